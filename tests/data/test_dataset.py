@@ -83,7 +83,7 @@ def test_another_format_version_is_rejected(make_dataset: MakeDataset) -> None:
     folder = make_dataset().folder
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))
-    with pytest.raises(DataError, match="dataset format 99, this ziggurat reads 1"):
+    with pytest.raises(DataError, match="dataset format 99, this ziggurat reads 2"):
         Dataset(folder)
 
 

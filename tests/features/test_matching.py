@@ -173,7 +173,7 @@ def test_vocabularies_are_loaded_from_their_folders(tmp_path: Path) -> None:
 def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
     there = one(tmp_path / "there", numbers([3]))
     (tmp_path / "there/table.x.json").unlink()
-    with pytest.raises(DataError, match=r"there/table\.x\.json: not found"):
+    with pytest.raises(DataError, match=r"there/table\.x\.json: is missing"):
         match_rows("x", there, there)
     (tmp_path / "there/transform.json").unlink()
     with pytest.raises(DataError, match=r"there/transform\.json: not found"):

@@ -48,8 +48,9 @@ open_source = module.open_source
 module.open_source = lambda *args, **options: open_source(*args, **{**options, "block_bytes": 8192})
 write_part = staging.write_part
 def write_slowly(*args):
-    write_part(*args)
+    checksum = write_part(*args)
     time.sleep(0.02)
+    return checksum
 staging.write_part = write_slowly
 settings = json.loads(sys.argv[1])
 parsed = parse_config(Experiment, settings)

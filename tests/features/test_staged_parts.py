@@ -11,7 +11,7 @@ import pytest
 from ziggurat.core.errors import DataError
 from ziggurat.features.columns import Codes
 from ziggurat.features.preparation.column_file import ColumnFile, write_columns
-from ziggurat.features.preparation.parts import IdWriter, StagedPart, StagedParts, narrow, read_ids, write_part
+from ziggurat.features.preparation.parts import IdWriter, StagedPart, StagedParts, narrow, write_part
 
 
 def test_columns_of_any_length_and_type_round_trip(tmp_path: Path) -> None:
@@ -22,15 +22,15 @@ def test_columns_of_any_length_and_type_round_trip(tmp_path: Path) -> None:
         "slice": pa.array(list(range(100))).slice(40, 20),
         "none": pa.array([], pa.string()),
     }
-    write_columns(tmp_path / "columns", columns)
-    file = ColumnFile(tmp_path / "columns")
+    file = ColumnFile(tmp_path / "columns", write_columns(tmp_path / "columns", columns))
     for name in reversed(columns):
         assert file.read(name).equals(columns[name]), name
 
 
 def test_reading_one_column_allocates_that_column_only(tmp_path: Path) -> None:
-    write_columns(tmp_path / "columns", {f"c{i}": pa.array(np.arange(100_000)) for i in range(20)})
-    file = ColumnFile(tmp_path / "columns")
+    columns = {f"c{i}": pa.array(np.arange(100_000)) for i in range(20)}
+    file = ColumnFile(tmp_path / "columns", write_columns(tmp_path / "columns", columns))
+    del columns
     before = pa.total_allocated_bytes()
     column = file.read("c7")
     assert pa.total_allocated_bytes() - before < 1_000_000
@@ -50,8 +50,7 @@ def test_parts_round_trip_and_empty_ones_are_left_out(tmp_path: Path) -> None:
         {"c": (pa.array(["a", "b"]), Codes(np.array([1, 2, 0], np.int32))), "b": (pa.array(range(300)), lists)},
         {"@split": np.array([0, 1, 2], np.uint8)},
     )
-    write_part(tmp_path, 1, part)
-    parts = StagedParts(tmp_path, [0, 3, 0])
+    parts = StagedParts(tmp_path, [(0, ""), (3, write_part(tmp_path, 1, part)), (0, "")])
     assert (len(parts), parts.rows, parts.starts.tolist()) == (1, [3], [0])
     np.testing.assert_array_equal(parts.numbers(0, "x"), [1.5, np.nan, 0.1])
     assert parts.codes(0, "c").codes.tolist() == [1, 2, 0]
@@ -91,6 +90,6 @@ def test_ids_are_read_part_by_part(tmp_path: Path) -> None:
     writer = IdWriter(tmp_path / "ids")
     for ids in ([3, 1, 0], [0], [7, 0]):
         writer.append(np.array(ids, np.int32))
-    writer.close()
-    assert [read_ids(tmp_path / "ids", part).tolist() for part in (2, 0, 1)] == [[7, 0], [3, 1, 0], [0]]
-    assert read_ids(tmp_path / "ids", 0).dtype == np.int32
+    file = writer.close()
+    assert [file.read(part).tolist() for part in (2, 0, 1)] == [[7, 0], [3, 1, 0], [0]]
+    assert file.read(0).dtype == np.int32

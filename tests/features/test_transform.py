@@ -137,9 +137,9 @@ def test_a_saved_and_loaded_transform_is_equal(transform: Transform, tmp_path: P
 def test_a_missing_or_incompatible_transform_is_rejected(transform: Transform, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"transform\.json: not found"):
         Transform.load(tmp_path)
-    write_json(tmp_path / "transform.json", {"version": 2})
-    with pytest.raises(DataError, match="version 2"):
+    write_json(tmp_path / "transform.json", {"version": 3})
+    with pytest.raises(DataError, match="version 3, but this ziggurat reads versions 1 and 2"):
         Transform.load(tmp_path)
     (tmp_path / "transform.json").write_text("{")
-    with pytest.raises(DataError, match="not JSON"):
+    with pytest.raises(DataError, match=r"transform\.json: is not valid JSON"):
         Transform.load(tmp_path)

@@ -1,26 +1,31 @@
 """Statistics of a dataset's training rows, which preparation collects and planners read.
 
-They are saved as ``statistics.json`` (figures) and ``statistics.safetensors`` (access counts, one int64 array per
-table). All figures describe the training split, after truncation of bags and sequences; label rates are given for every
-split.
+They are saved as ``statistics.json`` (figures, sealed, with the checksum of the other file) and
+``statistics.safetensors`` (access counts, one int64 array per table). All figures describe the training split, after
+truncation of bags and sequences; label rates are given for every split.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
+from ziggurat.core.digests import FileChecksum, load_tensors
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, write_json
+from ziggurat.core.sealed import SEAL, declared, sealed, unsealed
+from ziggurat.core.untrusted import Damage, array, read_json_object
 
-STATISTICS_VERSION = 1
+STATISTICS_VERSION = 2
+_READABLE_VERSIONS = (1, 2)
+"""Version 1 has no checksums."""
+_JSON, _ARRAYS = "statistics.json", "statistics.safetensors"
+_DAMAGED = Damage(DataError, "delete the prepared folder and run `ziggurat prepare` again")
 
 FeatureKind = Literal["numeric", "categorical", "bag", "sequence"]
 
@@ -99,63 +104,134 @@ class DatasetStatistics:
     features: dict[str, FeatureStatistics] = field(default_factory=dict[str, FeatureStatistics])
     tables: dict[str, TableStatistics] = field(default_factory=dict[str, TableStatistics])
 
-    def save(self, folder: Path) -> None:
-        """Writes ``statistics.safetensors``, then ``statistics.json``."""
-        with atomic_file(folder / "statistics.safetensors") as temporary:
+    def save(self, folder: Path) -> str:
+        """Writes ``statistics.safetensors``, then ``statistics.json``; returns the checksum of both."""
+        with atomic_file(folder / _ARRAYS) as temporary:
             save_file({name: table.accesses for name, table in self.tables.items()}, temporary)
-        write_json(
-            folder / "statistics.json",
+        values = sealed(
             {
                 "version": STATISTICS_VERSION,
                 "rows": self.rows,
                 "label_rates": _finite(self.label_rates),
                 "features": {name: _finite(asdict(feature)) for name, feature in self.features.items()},
                 "tables": {name: {"rows": table.rows} for name, table in self.tables.items()},
-            },
+                "accesses": asdict(FileChecksum.of(folder / _ARRAYS, _DAMAGED)),
+            }
         )
+        write_json(folder / _JSON, values)
+        return values[SEAL]
 
     @classmethod
-    def load(cls, folder: Path) -> DatasetStatistics:
+    def load(cls, folder: Path, checksum: str | None = None) -> DatasetStatistics:
         """Reads the statistics that :meth:`save` wrote.
 
+        Args:
+            folder: folder of the dataset.
+            checksum: what :meth:`save` returned, if that was recorded.
+
         Raises:
-            DataError: they are missing, damaged, or of a version that this ziggurat does not know.
+            DataError: they are missing, damaged, of another dataset, or of a version that this ziggurat does not know.
         """
-        path, hint = folder / "statistics.json", "delete the prepared folder and run `ziggurat prepare` again"
+        path = folder / _JSON
         try:
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            accesses = load_file(folder / "statistics.safetensors")
+            stored = _read(path, checksum)
+            limit = sum(8 * table.rows for table in stored.tables.values()) + _HEADER_BYTES
+            accesses = load_tensors(folder / _ARRAYS, stored.accesses, _DAMAGED, limit=limit)
         except FileNotFoundError as error:
-            raise DataError(f"{error.filename or folder}: no statistics", hint) from None
-        except (ValueError, SafetensorError) as error:
-            raise DataError(f"{folder}: its statistics are damaged: {error}", hint) from None
-        if values["version"] != STATISTICS_VERSION:
-            raise DataError(
-                f"{path}: statistics version {values['version']!r}, this ziggurat reads {STATISTICS_VERSION}",
-                hint,
-            )
-        return cls(
-            rows=values["rows"],
-            label_rates={
-                label: {split: _nan_for_none(rate) for split, rate in rates.items()}
-                for label, rates in values["label_rates"].items()
-            },
-            features={name: _feature(item) for name, item in values["features"].items()},
-            tables={
-                name: TableStatistics(name, int(item["rows"]), accesses[name])
-                for name, item in values["tables"].items()
-            },
-        )
+            raise _DAMAGED.of(error.filename or folder, "no statistics") from None
+        tables: dict[str, TableStatistics] = {}
+        for name, table in stored.tables.items():
+            counts = array(accesses, name, np.int64, 1, folder / _ARRAYS, _DAMAGED)
+            if len(counts) != table.rows:
+                raise _DAMAGED.of(folder / _ARRAYS, f"has {len(counts)} rows of table {name!r}, not {table.rows}")
+            tables[name] = TableStatistics(name, table.rows, counts)
+        rates = {
+            label: {split: _nan_for_none(rate) for split, rate in rates.items()}
+            for label, rates in stored.label_rates.items()
+        }
+        return cls(stored.rows, rates, {name: item.feature() for name, item in stored.features.items()}, tables)
 
 
-def _feature(values: dict[str, Any]) -> FeatureStatistics:
-    numeric = values.pop("numeric")
-    if numeric is not None:
-        quantiles = {probability: _nan_for_none(value) for probability, value in numeric.pop("quantiles").items()}
-        numeric = NumericStatistics(
-            **{key: _nan_for_none(value) for key, value in numeric.items()}, quantiles=quantiles
-        )
-    return FeatureStatistics(**values, numeric=numeric)
+_HEADER_BYTES = 2**27
+"""Room for the header of a safetensors file, in the limit on files without a checksum."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredNumeric:
+    count: int
+    mean: float | None
+    std: float | None
+    min: float | None
+    max: float | None
+    zeros: int
+    non_zero_share: float | None
+    quantiles: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredFeature:
+    name: str
+    kind: FeatureKind
+    table: str | None
+    coverage: float
+    missing_share: float
+    mean_pooling: float
+    max_pooling: int
+    unknown_share: float
+    numeric: _StoredNumeric | None
+
+    def feature(self) -> FeatureStatistics:
+        values = {name: getattr(self, name) for name in self.__slots__}
+        if self.numeric is not None:
+            figures: dict[str, Any] = {
+                name: _nan_for_none(getattr(self.numeric, name))
+                for name in self.numeric.__slots__
+                if name != "quantiles"
+            }
+            quantiles = {probability: _nan_for_none(value) for probability, value in self.numeric.quantiles.items()}
+            values["numeric"] = NumericStatistics(**figures, quantiles=quantiles)
+        return FeatureStatistics(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredTable:
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The content of ``statistics.json``."""
+
+    rows: dict[str, int]
+    label_rates: dict[str, dict[str, float | None]]
+    features: dict[str, _StoredFeature]
+    tables: dict[str, _StoredTable]
+    accesses: FileChecksum | None = None
+
+
+def _read(path: Path, checksum: str | None) -> _Stored:
+    """Reads ``statistics.json``.
+
+    Raises:
+        DataError: it is damaged, or not the file that ``checksum`` was recorded for.
+        FileNotFoundError: there is none.
+    """
+    values = read_json_object(path, _DAMAGED)
+    version = values.get("version")
+    if version not in _READABLE_VERSIONS:
+        raise _DAMAGED.of(path, f"statistics version {version!r}, this ziggurat reads {STATISTICS_VERSION}")
+    has_checksums = version != 1 or checksum is not None
+    stored = declared(_Stored, unsealed(values, path, _DAMAGED, required=has_checksums), path, _DAMAGED)
+    if has_checksums and stored.accesses is None:
+        raise _DAMAGED.of(path, f"has no checksum of {_ARRAYS}")
+    if checksum is not None and values[SEAL] != checksum:
+        raise _DAMAGED.of(path, "belongs to another dataset: the manifest has another checksum for it")
+    if any(table.rows < 0 for table in stored.tables.values()):
+        raise _DAMAGED.of(path, "has a table with a negative number of rows")
+    for name, feature in stored.features.items():
+        if feature.table is not None and feature.table not in stored.tables:
+            raise _DAMAGED.of(path, f"has no table {feature.table!r}, which feature {name!r} is looked up in")
+    return stored
 
 
 def _finite(value: Any) -> Any:

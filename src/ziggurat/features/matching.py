@@ -9,10 +9,8 @@ Shape legend: R rows of the table here, L selected rows of it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.schema import ValueType
-from ziggurat.features.config import FeatureConfig
+from ziggurat.features.config import FeatureConfig, NumericFeature
 from ziggurat.features.encoders.encoder import MISSING_ROW
-from ziggurat.features.encoders.files import load_encoder, read_json
+from ziggurat.features.encoders.files import arrays_checksum, encoder_settings
 from ziggurat.features.encoders.key_lookup import ABSENT
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.numeric.chain import NumericChain
+from ziggurat.features.saved_transform import TRANSFORM_FILE, SavedTransform
 from ziggurat.features.tables import resolve_tables
-from ziggurat.features.transform import TRANSFORM_VERSION
-from ziggurat.features.versions import check_version
+from ziggurat.features.versions import DAMAGED
 
 Rows = npt.NDArray[np.int64]
 
@@ -65,33 +63,37 @@ class FittedTables:
     Args:
         folder: a folder that :meth:`~ziggurat.features.transform.Transform.save` or preparation wrote.
         features: the features that the transform was fitted for.
+        checksum: the checksum that the transform must have, if that was recorded.
 
     Raises:
-        DataError: a file is missing, or was saved in another version.
+        DataError: a file is missing, damaged, another than the recorded one, or was saved in another version.
     """
 
-    def __init__(self, folder: Path, features: Sequence[FeatureConfig]) -> None:
+    def __init__(self, folder: Path, features: Sequence[FeatureConfig], checksum: str | None = None) -> None:
         self._folder = folder
         self._tables = resolve_tables(features)
-        path = folder / "transform.json"
-        self._values = read_json(path)
-        check_version(str(path), self._values["version"], TRANSFORM_VERSION)
+        self._saved = SavedTransform.open(folder, checksum)
+        chains = {feature.name for feature in features if isinstance(feature, NumericFeature)}
+        if {*self._saved.tables()} != self._tables.keys() or self._saved.chains.keys() != chains:
+            raise DAMAGED.of(folder / TRANSFORM_FILE, "was fitted for other features than those of the config")
 
-    @cached_property
+    @property
     def chains(self) -> dict[str, NumericChain]:
         """The chains of the numeric features, by feature."""
-        return {name: NumericChain.from_json(chain) for name, chain in self._values["chains"].items()}
+        return self._saved.chains
 
     def settings(self, table: str) -> dict[str, Any]:
         """Returns the JSON that a table's encoder has saved; for a bucketised number, the steps of its chain."""
         if table not in self._tables:
             return {"name": "bucketise", "steps": self.chains[table].to_json()["steps"]}
-        return read_json(self._folder / f"table.{table}.json")
+        settings = encoder_settings(self._folder, table, self._saved.files)
+        if "import" not in settings and settings.get("name") != "vocabulary":
+            self._saved.encoder(table)  # checks the settings, which are all that such an encoder saves
+        return settings
 
-    def arrays_digest(self, table: str) -> str:
-        """Returns a digest of the arrays that an encoder has saved; empty if there are none."""
-        path = self._folder / f"table.{table}.safetensors"
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+    def arrays_checksum(self, table: str) -> str:
+        """Returns a checksum of the arrays that an encoder has saved; empty if there are none."""
+        return arrays_checksum(self._folder, table, self._saved.files)
 
     def type(self, table: str) -> ValueType:
         """Returns the type of a table's ids, or FLOAT for a bucketised number."""
@@ -100,14 +102,14 @@ class FittedTables:
     def rows(self, table: str) -> int:
         """Returns the number of rows of a table."""
         if table in self._tables:
-            return load_encoder(self._folder, table).rows
+            return self._saved.encoder(table).rows
         rows = self.chains[table].table_rows
         assert rows is not None, table
         return rows
 
     def vocabulary(self, table: str) -> VocabularyEncoder:
         """Returns the encoder of a table that has a vocabulary."""
-        encoder = load_encoder(self._folder, table)
+        encoder = self._saved.encoder(table)
         assert isinstance(encoder, VocabularyEncoder), table
         return encoder
 
@@ -116,7 +118,7 @@ def difference(table: str, there: FittedTables, here: FittedTables) -> str | Non
     """Returns why the rows of a table cannot be matched between two transforms; None if they can."""
     ours, theirs = here.settings(table), there.settings(table)
     if "import" in ours or "import" in theirs:  # what an encoder from outside saves, only its own class can compare
-        same = ours == theirs and here.arrays_digest(table) == there.arrays_digest(table)
+        same = ours == theirs and here.arrays_checksum(table) == there.arrays_checksum(table)
         return None if same else "its encoder is from outside the package, and what was fitted differs"
     if ours["name"] != theirs["name"]:
         return f"its encoder is {theirs['name']} there, {ours['name']} here"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ziggurat.core.hashing import HASH_VERSION
 from ziggurat.core.schema import RawSchema
-from ziggurat.data.encoded.dataset import FORMAT_VERSION
+from ziggurat.data.encoded.manifest import CONTENT_VERSION
 from ziggurat.features.config import DataConfig, FeatureConfig, IdFeature, NumericFeature, Targets
 from ziggurat.features.encoders.vocabulary import VOCABULARY_VERSION
 from ziggurat.features.numeric.chain import CHAIN_VERSION
@@ -87,7 +87,7 @@ def fingerprint(
 ) -> str:
     """Returns the SHA-256 of everything that determines a prepared dataset; the location of the raw files does not."""
     content: dict[str, Any] = {
-        "versions": [FORMAT_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
+        "versions": [CONTENT_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
         "data": data.model_dump(mode="json", exclude={"folder"}),
         "features": [dataset_settings(feature) for feature in features],
         "sources": list(sources),

@@ -17,12 +17,15 @@ import pyarrow as pa
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import Schema
-from ziggurat.data.encoded.dataset import SPLITS, arrow_schema, manifest, split_files
+from ziggurat.core.sealed import sealed
+from ziggurat.data.encoded.dataset import arrow_schema
+from ziggurat.data.encoded.manifest import ENCODERS, SPLITS, manifest, split_files
 from ziggurat.features.config import DataConfig, FeatureConfig
 from ziggurat.features.preparation.block_batching import SplitSource
 from ziggurat.features.preparation.prepare import open_sources
 from ziggurat.features.preparation_plan import Preparation
 from ziggurat.features.raw_index import RawIndex
+from ziggurat.features.saved_transform import transform_checksum
 from ziggurat.features.transform import Transform
 
 
@@ -43,7 +46,9 @@ class RawDataset:
     manifest: Mapping[str, Any]
 
 
-def open_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path) -> RawDataset:
+def open_raw(
+    data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path, checksum: str | None = None
+) -> RawDataset:
     """Opens raw files as a dataset.
 
     Args:
@@ -51,11 +56,14 @@ def open_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path
         features: the features of the config.
         encoders: folder of the fitted transform.
         index: folder of the index that :func:`ziggurat.features.raw_index.index_raw` wrote.
+        checksum: the checksum that the transform must have, if that was recorded.
 
     Raises:
-        DataError: raw files are gone or have changed, or a folder contains no transform.
+        DataError: raw files are gone or have changed, a folder contains no transform or another one, or the index is
+            damaged.
     """
-    opened, transform, sources = RawIndex.open(index), Transform.load(encoders), open_sources(data, features)
+    opened, sources = RawIndex.open(index), open_sources(data, features)
+    transform = Transform.load(encoders, checksum)
     plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
     if plan.fingerprint != opened.fingerprint:
         raise DataError(
@@ -65,7 +73,8 @@ def open_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path
     splits = {name: RawBlocks(pieces, opened, number, data.block_rows) for number, name in enumerate(SPLITS)}
     files = {name: split_files(blocks.sizes) for name, blocks in splits.items()}
     details = {"sources": [str(path) for item in sources for path in item.source.paths], "quarantined": opened.rejected}
-    content = manifest(opened.fingerprint, transform.schema, data.block_rows, files, details)
+    recorded = {ENCODERS: transform_checksum(encoders, checksum)}
+    content = sealed(manifest(opened.fingerprint, transform.schema, data.block_rows, files, details, recorded))
     return RawDataset(opened.fingerprint, transform.schema, splits, content)
 
 

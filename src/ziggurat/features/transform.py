@@ -1,8 +1,8 @@
 """The fitted transform: encodes raw blocks in the same way for training, evaluation and prediction.
 
-It is saved as a folder::
+It is saved as a folder (:mod:`ziggurat.features.saved_transform`)::
 
-    transform.json            version, features, targets, fitted numeric chains, tables
+    transform.json            version, features, targets, fitted numeric chains, checksums of the other files
     table.<name>.json         the table's fitted encoder
     table.<name>.safetensors  the encoder's arrays, if it has any
 """
@@ -13,14 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ziggurat.core.config import Config
-from ziggurat.core.files import write_json
 from ziggurat.core.schema import RawSchema, Schema
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.features.assemble import encoded_schema, id_column, ids_by_code, numeric_column, target_columns
@@ -28,14 +26,12 @@ from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
 from ziggurat.features.encoders.encoder import Encoder
-from ziggurat.features.encoders.files import load_encoder, read_json, save_encoder
+from ziggurat.features.encoders.files import save_encoder
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation_plan import dataset_settings
 from ziggurat.features.raw_schema import columns_for
+from ziggurat.features.saved_transform import SavedTransform, save_transform
 from ziggurat.features.tables import resolve_tables
-from ziggurat.features.versions import check_version
-
-TRANSFORM_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +47,6 @@ class EncodedBlock:
     batch: pa.RecordBatch
     kept_rows: npt.NDArray[np.int64]
     bad: list[BadRow]
-
-
-class _Saved(Config):
-    """The configs in ``transform.json``."""
-
-    features: tuple[FeatureConfig, ...]
-    targets: Targets
 
 
 class Transform:
@@ -109,23 +98,27 @@ class Transform:
         columns.update(target_columns(checked.targets))
         return EncodedBlock(pa.RecordBatch.from_pydict(columns), checked.rows, checked.bad)
 
-    def save(self, folder: Path) -> None:
-        """Writes the transform into ``folder``, ``transform.json`` last."""
+    def save(self, folder: Path) -> str:
+        """Writes the transform into ``folder``, ``transform.json`` last; returns the checksum of all files."""
         for table, encoder in self.encoders.items():
             save_encoder(folder, table, encoder)
-        save_transform(folder, self.features, self.targets, self.chains)
+        return save_transform(folder, self.features, self.targets, self.chains)
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, checksum: str | None = None) -> Self:
         """Loads a transform that :meth:`save` or preparation wrote.
 
+        Args:
+            folder: the folder of the transform.
+            checksum: the checksum that it must have, if that was recorded.
+
         Raises:
-            DataError: the folder contains no transform, or one of another version.
+            DataError: the folder contains no transform, a damaged one, another than the recorded one, or one of another
+                version.
         """
-        values, saved = _read(folder)
-        chains = {name: NumericChain.from_json(chain) for name, chain in values["chains"].items()}
-        encoders = {table: load_encoder(folder, table) for table in resolve_tables(saved.features)}
-        return cls(saved.features, saved.targets, chains, encoders)
+        saved = SavedTransform.open(folder, checksum)
+        encoders = {table: saved.encoder(table) for table in saved.tables()}
+        return cls(saved.features, saved.targets, saved.chains, encoders)
 
 
 def first_difference(folder: Path, features: Sequence[FeatureConfig], targets: Targets) -> str | None:
@@ -134,7 +127,7 @@ def first_difference(folder: Path, features: Sequence[FeatureConfig], targets: T
     Raises:
         DataError: see :meth:`Transform.load`.
     """
-    _, saved = _read(folder)
+    saved = SavedTransform.open(folder)
     saved_features, given_features = (
         [dataset_settings(each) for each in configs] for configs in (saved.features, features)
     )
@@ -142,22 +135,6 @@ def first_difference(folder: Path, features: Sequence[FeatureConfig], targets: T
         if old != new:
             return f"features.{(new or old or {})['name']}"
     return None if saved.targets == targets else "data.labels, weight, group or time"
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], _Saved]:
-    """Returns the contents of ``transform.json``, and the configs in it."""
-    values = read_json(folder / "transform.json")
-    check_version(str(folder / "transform.json"), values["version"], TRANSFORM_VERSION)
-    return values, _Saved.model_validate({"features": values["features"], "targets": values["targets"]})
-
-
-def save_transform(
-    folder: Path, features: Sequence[FeatureConfig], targets: Targets, chains: Mapping[str, NumericChain]
-) -> None:
-    """Writes ``transform.json`` into a folder in which the encoders are already saved."""
-    saved: dict[str, Any] = _Saved(features=tuple(features), targets=targets).model_dump(mode="json")
-    chains_json = {name: chain.to_json() for name, chain in chains.items()}
-    write_json(folder / "transform.json", {"version": TRANSFORM_VERSION, **saved, "chains": chains_json})
 
 
 def bucketised_rows(chains: Mapping[str, NumericChain]) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """The encoded dataset on disk: Arrow IPC files of fixed-size blocks, one folder per split, and a manifest.
 
-Layout (format version 1)::
+Layout::
 
-    manifest.json                 written last: schema, rows and files of each split, fingerprint of the inputs
+    manifest.json                 written last: schema, files, blocks and checksums (``data.encoded.manifest``)
     encoders/                     the fitted transform (written and read by ``features``)
     statistics.json|.safetensors  per-feature and per-table statistics (``core.statistics``)
     train/00000.arrow ...         uncompressed Arrow IPC files; each record batch is a block of ``block_rows`` rows
@@ -11,30 +11,41 @@ Layout (format version 1)::
 Columns, without nulls: dense float32; categorical int32 (int64 for tables of 2^31 rows or more); bags and sequences
 ``list<int32|int64>``; labels float32 under :func:`~ziggurat.core.schema.label_column`; ``@weight`` float32; ``@group``
 int64; ``@time``. pyarrow, polars and DuckDB can open the files directly.
+
+A block is compared with its checksum whenever it is read, in the thread that reads it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+import mmap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ziggurat.core.errors import DataError
-from ziggurat.core.files import explained_writes, sync, write_json
+from ziggurat.core.errors import DataError, shorten
+from ziggurat.core.files import explained_writes, sync
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, Schema, label_column
+from ziggurat.core.statistics import DatasetStatistics
+from ziggurat.core.untrusted import opened
+from ziggurat.data.encoded.block_checksum import block_checksum
+from ziggurat.data.encoded.manifest import (
+    DAMAGED,
+    FILE_BLOCKS,
+    STATISTICS,
+    Manifest,
+    manifest,
+    read_manifest,
+    write_manifest,
+)
+from ziggurat.data.encoded.manifest import SPLITS as SPLITS
+from ziggurat.data.encoded.manifest import Split as Split
 
-FORMAT_VERSION = 1
 BLOCK_ROWS = 65_536
-FILE_BLOCKS = 32
 _PADDING_BYTES = 64
-
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -84,14 +95,13 @@ class DatasetWriter:
             fingerprint: identifies the config and the raw files that the dataset was made from.
             details: further JSON to store in the manifest (source files, quarantined rows, ...).
         """
-        write_json(
-            self._folder / "manifest.json", manifest(fingerprint, self._schema, self._block_rows, self.close(), details)
-        )
+        content = manifest(fingerprint, self._schema, self._block_rows, self.close(), details, {})
+        write_manifest(self._folder, content)
 
 
 def write_split_file(
     path: Path, schema: Schema, block_rows: int, rows: Iterable[pa.RecordBatch], scratch: Path
-) -> None:
+) -> list[str]:
     """Writes a single file of a split, byte for byte the file that :class:`DatasetWriter` would have written.
 
     Args:
@@ -100,6 +110,9 @@ def write_split_file(
         block_rows: rows per block.
         rows: the rows of the file, at most ``FILE_BLOCKS`` blocks; columns as for :meth:`DatasetWriter.append`.
         scratch: a folder on the same filesystem that nothing else uses.
+
+    Returns:
+        The checksums of its blocks.
     """
     arrow = arrow_schema(schema)
     writer = _SplitWriter(scratch, arrow, block_rows)
@@ -110,27 +123,7 @@ def write_split_file(
         path.parent.mkdir(parents=True, exist_ok=True)
         (scratch / written["name"]).replace(path)
         sync(path.parent)
-
-
-def manifest(
-    fingerprint: str, schema: Schema, block_rows: int, splits: Mapping[str, Any], details: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns the content of ``manifest.json``; ``splits`` holds a result of :func:`split_files` for each split."""
-    return {
-        "format_version": FORMAT_VERSION,
-        "fingerprint": fingerprint,
-        "schema": schema.to_json(),
-        "block_rows": block_rows,
-        "splits": dict(splits),
-        **details,
-    }
-
-
-def split_files(sizes: Sequence[int]) -> dict[str, Any]:
-    """Returns the manifest entry of a split: the files that hold blocks of these sizes."""
-    groups = [list(sizes[first : first + FILE_BLOCKS]) for first in range(0, len(sizes), FILE_BLOCKS)]
-    files = [{"name": f"{number:05d}.arrow", "blocks": blocks} for number, blocks in enumerate(groups)]
-    return {"rows": sum(sizes), "files": files}
+    return written["checksums"]
 
 
 class _SplitWriter:
@@ -159,9 +152,11 @@ class _SplitWriter:
         merged = pa.concat_batches(self._pending)
         block, rest = merged.slice(0, rows), merged.slice(rows)
         self._pending, self._pending_rows = ([rest], rest.num_rows) if rest.num_rows else ([], 0)
+        block = _compact(block)
         with explained_writes(self._folder):
-            self._open_file().write_batch(_compact(block))
+            self._open_file().write_batch(block)
         self._files[-1]["blocks"].append(block.num_rows)
+        self._files[-1]["checksums"].append(block_checksum(block))
         if len(self._files[-1]["blocks"]) == FILE_BLOCKS:
             self._close_file()
 
@@ -170,7 +165,7 @@ class _SplitWriter:
             self._folder.mkdir(parents=True, exist_ok=True)
             name = f"{len(self._files):05d}.arrow"
             self._writer = pa.ipc.new_file(str(self._folder / name), self._schema)
-            self._files.append({"name": name, "blocks": []})
+            self._files.append({"name": name, "blocks": [], "checksums": []})
         return self._writer
 
     def _close_file(self) -> None:
@@ -200,10 +195,14 @@ class SplitBlocks:
     Attributes:
         folder: the split's folder.
         blocks: (file name, index in the file, number of rows) of each block.
+        schema: the columns that every block must have; None if that is not to be checked.
+        checksums: the checksum of each block; None for a dataset of a version without them.
     """
 
     folder: Path
     blocks: tuple[tuple[str, int, int], ...]
+    schema: pa.Schema | None = None
+    checksums: tuple[str, ...] | None = None
 
     @property
     def rows(self) -> int:
@@ -215,10 +214,12 @@ class SplitBlocks:
         return tuple(rows for _, _, rows in self.blocks)
 
     def read(self, block: int) -> pa.RecordBatch:
-        """Returns a zero-copy view of one block.
+        """Returns a zero-copy view of one block, after comparing it with its checksum.
+
+        Each call compares, because pages of the file may have come from the device again since the last one.
 
         Raises:
-            DataError: the file is missing or truncated, or differs from the manifest.
+            DataError: the file is missing, truncated or damaged, or differs from the manifest.
         """
         name, index, rows = self.blocks[block]
         path = self.folder / name
@@ -228,50 +229,90 @@ class SplitBlocks:
                 "name the folder of the whole dataset: --prepared DIR",
             )
         try:
-            batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(index)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(
-                f"{path}: block {index} cannot be read: {error}",
-                "delete the prepared folder and run `ziggurat prepare` again",
-            ) from error
-        if batch.num_rows != rows:
-            raise DataError(
-                f"{path}: block {index} holds {batch.num_rows} rows, the manifest says {rows}",
-                "delete the prepared folder and run `ziggurat prepare` again",
-            )
+            with opened(path, DAMAGED) as file:
+                mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            batch = pa.ipc.open_file(pa.BufferReader(mapped)).get_batch(index)
+            if batch.num_rows != rows:
+                raise DAMAGED.of(path, f"block {index} holds {batch.num_rows} rows, the manifest says {rows}")
+            fault = self._fault(block, batch)
+            if fault is not None:
+                raise DAMAGED.of(path, f"block {index} (from byte {_first_byte(batch, mapped):,} on) {fault}")
+        except FileNotFoundError:
+            raise DAMAGED.of(path, "is missing") from None
+        except DataError:
+            raise
+        except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+            raise DAMAGED.of(path, f"block {index} cannot be read: {str(error)[:200]}") from None
         return batch
+
+    def _fault(self, block: int, batch: pa.RecordBatch) -> str | None:
+        """Returns how a block differs from what was written; None if it does not.
+
+        Raises:
+            ArrowInvalid: its columns are not even consistent.
+        """
+        if self.schema is not None and not batch.schema.equals(self.schema):
+            return f"has other columns than the manifest: {shorten(str(batch.schema), 200)}"
+        batch.validate(full=self.checksums is None)
+        if any(column.null_count for column in batch.columns):
+            return "has empty cells, which no encoded row has"
+        if self.checksums is not None and block_checksum(batch) != self.checksums[block]:
+            return "is damaged: its content differs from its checksum"
+        return None
 
 
 class Dataset:
     """A prepared dataset folder, opened for reading.
 
+    Attributes:
+        manifest: the values of ``manifest.json``, with the checksum that they carry.
+        schema: the schema of the encoded rows.
+
     Raises:
-        DataError: the folder holds no complete dataset, or one of another format version.
+        DataError: the folder holds no complete dataset, a damaged manifest, or another format version.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        path = folder / "manifest.json"
-        try:
-            self.manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise DataError(
-                f"{folder}: no prepared dataset (manifest.json is missing)", "run `ziggurat prepare` first"
-            ) from None
-        version = self.manifest.get("format_version")
-        if version != FORMAT_VERSION:
-            raise DataError(
-                f"{path}: dataset format {version!r}, this ziggurat reads {FORMAT_VERSION}",
-                "delete the folder and run `ziggurat prepare` again",
-            )
-        self.schema = Schema.from_json(self.manifest["schema"])
+        self.manifest: dict[str, Any]
+        self._stored: Manifest
+        self.manifest, self._stored = read_manifest(folder)
+        self.schema = self._stored.schema
 
     @property
     def fingerprint(self) -> str:
-        return self.manifest["fingerprint"]
+        return self._stored.fingerprint
+
+    @property
+    def format_version(self) -> int:
+        """The version of the folder's format; 1 has no checksums."""
+        return self._stored.format_version
+
+    @property
+    def quarantined_rows(self) -> int:
+        """The number of rows that preparation rejected."""
+        return self._stored.quarantined.rows
+
+    def checksum(self, part: str) -> str | None:
+        """Returns the checksum of ``encoders`` or ``statistics``; None if the manifest has none."""
+        return self._stored.checksums.get(part)
+
+    def statistics(self) -> DatasetStatistics:
+        """Returns the statistics of the training rows.
+
+        Raises:
+            DataError: they are missing, damaged, or those of another dataset.
+        """
+        return DatasetStatistics.load(self.folder, self.checksum(STATISTICS))
 
     def split(self, name: Split) -> SplitBlocks:
         """Returns the blocks of ``train``, ``validation`` or ``test`` (possibly none)."""
-        files = self.manifest["splits"][name]["files"]
-        blocks = tuple((file["name"], i, rows) for file in files for i, rows in enumerate(file["blocks"]))
-        return SplitBlocks(self.folder / name, blocks)
+        stored = self._stored.splits[name]
+        blocks = tuple((file.name, i, rows) for file in stored.files for i, rows in enumerate(file.blocks))
+        return SplitBlocks(self.folder / name, blocks, arrow_schema(self.schema), stored.checksums)
+
+
+def _first_byte(batch: pa.RecordBatch, mapped: pa.Buffer) -> int:
+    """Returns where in the file the first buffer of a block is, for messages."""
+    addresses = [buffer.address for column in batch.columns for buffer in column.buffers() if buffer is not None]
+    return min(addresses, default=mapped.address) - mapped.address

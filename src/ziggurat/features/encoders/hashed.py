@@ -11,7 +11,7 @@ import pydantic
 
 from ziggurat.core.hashing import HASH_VERSION, hash_array, to_buckets
 from ziggurat.features.encoders.encoder import EncoderSettings, Ids, State, ValueCounts
-from ziggurat.features.versions import check_version
+from ziggurat.features.versions import check_version, saved_integer
 
 
 class HashConfig(EncoderSettings):
@@ -55,5 +55,6 @@ class HashEncoder:
     @classmethod
     def from_state(cls, figures: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> Self:
         del arrays
-        check_version("hash encoder", figures["version"], HASH_VERSION)
-        return cls(int(figures["rows"]), int(figures["seed"]))
+        check_version("hash encoder", figures.get("version"), HASH_VERSION)
+        rows, seed = saved_integer(figures, "rows", 2), saved_integer(figures, "seed", None)
+        return cls(rows, seed)

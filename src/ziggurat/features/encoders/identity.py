@@ -13,7 +13,7 @@ import pydantic
 from ziggurat.core.errors import InvalidSection
 from ziggurat.core.schema import ValueType
 from ziggurat.features.encoders.encoder import EncoderSettings, Ids, State, ValueCounts
-from ziggurat.features.versions import check_version
+from ziggurat.features.versions import check_version, saved_integer
 
 IDENTITY_VERSION = 1
 
@@ -71,5 +71,5 @@ class IdentityEncoder:
     @classmethod
     def from_state(cls, figures: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> Self:
         del arrays
-        check_version("identity encoder", figures["version"], IDENTITY_VERSION)
-        return cls(int(figures["rows"]))
+        check_version("identity encoder", figures.get("version"), IDENTITY_VERSION)
+        return cls(saved_integer(figures, "rows", 1))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from ziggurat.core.errors import DataError
 from ziggurat.core.hashing import hash_text
 
 pc: Any = pyarrow.compute  # its functions are generated at import, so type checkers do not know them
@@ -26,6 +27,7 @@ ABSENT = -1
 
 _DENSE_SLOTS_PER_KEY = 8
 _SCAN_KEYS_PER_VALUE = 4
+_MOST_SEEDS = 8
 
 
 class IntegerIndex:
@@ -78,8 +80,16 @@ class TextIndex:
         return np.where(equal, position, ABSENT)
 
     def _build(self) -> npt.NDArray[np.uint64]:
-        """Returns the sorted hashes of the keys; skips seeds with which two keys collide (one in 2^64 pairs)."""
+        """Returns the sorted hashes of the keys; skips seeds with which two keys collide (one in 2^64 pairs).
+
+        Raises:
+            DataError: keys collide with any seed, so they are equal.
+        """
         while self._sorted is None:
+            if self._seed == _MOST_SEEDS:
+                raise DataError(
+                    "a vocabulary has the same text twice", "restore the folder `encoders`, or prepare the data again"
+                )
             hashes = hash_text(self._keys, self._seed)
             order = np.argsort(hashes)
             ordered = hashes[order]

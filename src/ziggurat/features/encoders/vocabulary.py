@@ -14,10 +14,12 @@ import polars as pl
 import pyarrow as pa
 import pydantic
 
+from ziggurat.core.errors import shorten
 from ziggurat.core.hashing import hash_array, to_buckets
+from ziggurat.core.untrusted import array, arrow_errors
 from ziggurat.features.encoders.encoder import MISSING_ROW, EncoderSettings, Ids, State, ValueCounts
 from ziggurat.features.encoders.key_lookup import IntegerIndex, TextIndex, blob_to_text, text_to_blob
-from ziggurat.features.versions import check_version
+from ziggurat.features.versions import DAMAGED, check_version, saved_integer
 
 VOCABULARY_VERSION = 1
 
@@ -108,7 +110,17 @@ class VocabularyEncoder:
 
     @classmethod
     def from_state(cls, figures: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> Self:
-        check_version("vocabulary", figures["version"], VOCABULARY_VERSION)
-        if figures["type"] == "integer":
-            return cls(pa.array(arrays["keys"], pa.int64()), int(figures["oov_rows"]))
-        return cls(blob_to_text(arrays["text"], arrays["offsets"]), int(figures["oov_rows"]))
+        check_version("vocabulary", figures.get("version"), VOCABULARY_VERSION)
+        oov_rows, what = saved_integer(figures, "oov_rows", 0), "vocabulary"
+        if figures.get("type") == "integer":
+            return cls(pa.array(array(arrays, "keys", np.int64, 1, what, DAMAGED), pa.int64()), oov_rows)
+        if figures.get("type") != "text":
+            raise DAMAGED.of(what, f"type is {shorten(figures.get('type'))}; allowed: integer, text")
+        text = array(arrays, "text", np.uint8, 1, what, DAMAGED)
+        offsets = array(arrays, "offsets", np.int64, 1, what, DAMAGED)
+        if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(text) or np.any(offsets[1:] < offsets[:-1]):
+            raise DAMAGED.of(what, "the offsets of its texts do not ascend from 0 to the end of the last one")
+        with arrow_errors(what, DAMAGED):
+            keys = blob_to_text(text, offsets)
+            keys.validate(full=True)
+        return cls(keys, oov_rows)

@@ -9,6 +9,8 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 
+from ziggurat.core.errors import shorten
+from ziggurat.core.sealed import declared
 from ziggurat.features.numeric.steps import (
     Bucketise,
     Clip,
@@ -23,7 +25,7 @@ from ziggurat.features.numeric.steps import (
     Values,
     fit_step,
 )
-from ziggurat.features.versions import check_version
+from ziggurat.features.versions import DAMAGED, check_version
 
 CHAIN_VERSION = 1
 
@@ -97,15 +99,39 @@ class NumericChain:
         """Restores a chain from a result of :meth:`to_json`.
 
         Raises:
-            DataError: the chain was saved in an unknown version.
+            DataError: the chain was saved in an unknown version, or a value is missing or mistyped.
         """
-        check_version("numeric feature", values["version"], CHAIN_VERSION)
-        return cls(tuple(_step(dict(step)) for step in values["steps"]), bool(values["implicit_fill"]))
+        check_version("numeric feature", values.get("version"), CHAIN_VERSION)
+        stored = declared(_Stored, values, "numeric feature", DAMAGED)
+        return cls(tuple(map(_step, stored.steps)), stored.implicit_fill)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A saved chain."""
+
+    implicit_fill: bool
+    steps: tuple[dict[str, Any], ...]
 
 
 def _step(values: dict[str, Any]) -> Step:
-    kind = _STEPS[values.pop("name")]
-    fields: dict[str, Any] = {
-        key: tuple(cast("list[float]", value)) if isinstance(value, list) else value for key, value in values.items()
-    }
-    return kind(**fields)
+    """Returns a saved step.
+
+    Raises:
+        DataError: it is none of the known ones, or its numbers are missing, mistyped or contradictory.
+    """
+    name = values.get("name")
+    kind = _STEPS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise DAMAGED.of("numeric feature", f"unknown step {shorten(name)}; allowed: {', '.join(_STEPS)}")
+    step: Step = declared(cast("type[Any]", kind), values, f"step {name}", DAMAGED)
+    if isinstance(step, Quantile) and not 0 < len(step.knots) == len(step.levels):
+        raise DAMAGED.of(f"step {name}", f"has {len(step.knots)} knots and {len(step.levels)} levels")
+    if isinstance(step, Quantile | Bucketise) and not _ascend(step):
+        raise DAMAGED.of(f"step {name}", "its numbers do not ascend")
+    return step
+
+
+def _ascend(step: Quantile | Bucketise) -> bool:
+    values = np.asarray(step.knots if isinstance(step, Quantile) else step.boundaries, np.float64)
+    return bool(np.all(values[1:] > values[:-1]))

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import Schema
-from ziggurat.data.encoded.dataset import FILE_BLOCKS, SPLITS, split_files, write_split_file
+from ziggurat.data.encoded.dataset import write_split_file
+from ziggurat.data.encoded.manifest import FILE_BLOCKS, SPLITS, Split, split_files
 from ziggurat.features.preparation.cluster import Cluster, check_visible
 from ziggurat.features.preparation.encoding import StagedRows, to_batches
 from ziggurat.features.preparation.workers import workers
@@ -71,29 +72,31 @@ def encode_files(
     """
     block_rows = rows.plan.data.block_rows
     counts = np.array([np.bincount(each, minlength=len(SPLITS)) for each in rows.assignments], np.int64)
-    splits: dict[str, Any] = {}
+    sizes: dict[Split, list[int]] = {}
     files: list[_File] = []
     for number, (split, total) in enumerate(zip(SPLITS, counts.sum(axis=0).tolist(), strict=True)):
-        splits[split] = split_files([min(block_rows, total - first) for first in range(0, total, block_rows)])
-        for file_number, file in enumerate(splits[split]["files"]):
+        sizes[split] = [min(block_rows, total - first) for first in range(0, total, block_rows)]
+        for file_number, file in enumerate(split_files(sizes[split])["files"]):
             first = file_number * FILE_BLOCKS * block_rows
             files.append(_File(number, file["name"], first, first + sum(file["blocks"])))
+    checksums: dict[Split, list[str]] = {split: [] for split in SPLITS}
     progress.start("encode", sum(rows.parts.rows), "rows")
     done = 0
-    for written in cluster.run(_write_file, _Work(rows, counts, schema, folder, temporary), files):
-        done += written
+    work = _Work(rows, counts, schema, folder, temporary)
+    for file, written in zip(files, cluster.run(_write_file, work, files), strict=True):
+        checksums[SPLITS[file.split]] += written
+        done += file.stop - file.first
         progress.advance(done)
     progress.finish(f"{done:,} rows")
-    return splits
+    return {split: split_files(sizes[split], checksums[split]) for split in SPLITS}
 
 
-def _write_file(work: _Work, file: _File) -> int:
-    """Runs on a worker: writes one file; returns the number of its rows."""
+def _write_file(work: _Work, file: _File) -> list[str]:
+    """Runs on a worker: writes one file; returns the checksums of its blocks."""
     check_visible(work.temporary)
     path = work.folder / SPLITS[file.split] / file.name
     temporary = work.temporary / uuid.uuid4().hex
-    write_split_file(path, work.schema, work.rows.plan.data.block_rows, _batches(work, file), temporary)
-    return file.stop - file.first
+    return write_split_file(path, work.schema, work.rows.plan.data.block_rows, _batches(work, file), temporary)
 
 
 def _batches(work: _Work, file: _File) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +15,13 @@ import pyarrow as pa
 
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
-from ziggurat.data.encoded.dataset import SPLITS, DatasetWriter, Split
+from ziggurat.data.encoded.dataset import DatasetWriter
+from ziggurat.data.encoded.manifest import SPLITS, Split
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.assemble import id_column, numeric_column, target_columns
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
 from ziggurat.features.numeric.chain import NumericChain
-from ziggurat.features.preparation.parts import StagedParts, read_ids
+from ziggurat.features.preparation.parts import IdFile, StagedParts
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
 
@@ -30,7 +30,7 @@ RowsOfSplits = dict[Split, npt.NDArray[np.int64]]
 Columns = dict[str, pa.Array]
 Chains = Mapping[str, NumericChain]
 """The fitted chain of each numeric feature."""
-IdFiles = Mapping[tuple[str, str], Path]
+IdFiles = Mapping[tuple[str, str], IdFile]
 """For each (raw column, table), the file of the ids that the table assigns to the column's values."""
 
 
@@ -109,7 +109,7 @@ def _encode_feature(
         chain = chains[feature.name]
         return {split: {feature.name: numeric_column(chain.apply(values[rows]))} for split, rows in rows_of.items()}
     codes = parts.codes(part, column)
-    ids = read_ids(id_files[column, feature.table_name], part)
+    ids = id_files[column, feature.table_name].read(part)
     return {split: {feature.name: id_column(feature, codes.take(rows), ids)} for split, rows in rows_of.items()}
 
 

@@ -12,16 +12,16 @@ import numpy as np
 
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
-from ziggurat.data.encoded.dataset import SPLITS
+from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation.cluster import Cluster, check_visible
 from ziggurat.features.preparation.numeric_fitting import FittedNumbers, fit_numbers, label_rates
-from ziggurat.features.preparation.parts import StagedParts
+from ziggurat.features.preparation.parts import IdFile, StagedParts
 from ziggurat.features.preparation.table_fitting import FittedTable, fit_table
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
-from ziggurat.features.transform import save_transform
+from ziggurat.features.saved_transform import save_transform
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,13 @@ class Fitted:
         chains: the fitted chain of each numeric feature.
         id_files: for each (raw column, table), the file of the ids that the table assigns to the column's values.
         statistics: statistics of rows, labels, features and tables.
+        checksum: the checksum of the saved transform.
     """
 
     chains: dict[str, NumericChain]
-    id_files: dict[tuple[str, str], Path]
+    id_files: dict[tuple[str, str], IdFile]
     statistics: DatasetStatistics
+    checksum: str
 
 
 def fit(
@@ -68,10 +70,12 @@ def fit(
         else:
             numbers.append(fitted)
     fitted_numbers = _merge_in_order(plan, numbers)
-    save_transform(encoders, plan.features, plan.targets, fitted_numbers.chains)
+    checksum = save_transform(encoders, plan.features, plan.targets, fitted_numbers.chains)
     progress.finish(f"{len(plan.features)} features")
     _report_implicit_fills(fitted_numbers, progress)
-    return Fitted(fitted_numbers.chains, id_files, _statistics(plan, assignments, rates, tables, fitted_numbers))
+    written = {(column, each.table.name): file for each in tables for column, file in each.id_files.items()}
+    statistics = _statistics(plan, assignments, rates, tables, fitted_numbers)
+    return Fitted(fitted_numbers.chains, written, statistics, checksum)
 
 
 @dataclass(frozen=True, slots=True)

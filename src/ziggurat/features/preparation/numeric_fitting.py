@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import label_column
 from ziggurat.core.statistics import FeatureStatistics, NumericStatistics, TableStatistics
-from ziggurat.data.encoded.dataset import SPLITS
+from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.config import NumericFeature, Targets
 from ziggurat.features.numeric.chain import NumericChain

@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ziggurat.core.digests import digest_of_parts
 from ziggurat.core.files import explained_writes
+from ziggurat.core.untrusted import arrow_errors, opened
 from ziggurat.features.columns import Codes
-from ziggurat.features.preparation.column_file import ColumnFile, write_columns
+from ziggurat.features.preparation.column_file import STAGE_AGAIN, ColumnFile, write_columns
 
 SPLIT_COLUMN = "@split"
 KEY_COLUMN = "@key"
@@ -40,13 +42,16 @@ class StagedPart:
     targets: Mapping[str, npt.NDArray[Any]]
 
 
-def write_part(folder: Path, name: int | str, content: StagedPart) -> None:
-    """Writes a part under its number, or under a temporary name. A part is valid once the caller has recorded it."""
+def write_part(folder: Path, name: int | str, content: StagedPart) -> str:
+    """Writes a part under its number, or under a temporary name, and returns its checksum.
+
+    A part is valid once the caller has recorded it with its checksum.
+    """
     columns: dict[str, pa.Array] = {f"number:{column}": pa.array(values) for column, values in content.numbers.items()}
     for column, (values, codes) in content.ids.items():
         columns |= {f"values:{column}": values, f"codes:{column}": _codes_array(codes)}
     columns |= {f"target:{column}": pa.array(values) for column, values in content.targets.items()}
-    write_columns(part_path(folder, name) if isinstance(name, int) else folder / name, columns)
+    return write_columns(part_path(folder, name) if isinstance(name, int) else folder / name, columns)
 
 
 class StagedParts:
@@ -56,10 +61,16 @@ class StagedParts:
         rows: number of rows of each part.
     """
 
-    def __init__(self, folder: Path, rows: Sequence[int]) -> None:
-        """``rows[n]`` is the number of rows of part n. Parts without rows have no files and are left out."""
-        self._files = [ColumnFile(part_path(folder, number)) for number, count in enumerate(rows) if count]
-        self.rows = [count for count in rows if count]
+    def __init__(self, folder: Path, recorded: Sequence[tuple[int, str]]) -> None:
+        """Opens the parts of which ``recorded`` has rows and checksum; those without rows have no files.
+
+        Raises:
+            DataError: a file is missing, or is not the recorded one.
+        """
+        self._files = [
+            ColumnFile(part_path(folder, number), checksum) for number, (rows, checksum) in enumerate(recorded) if rows
+        ]
+        self.rows = [rows for rows, _ in recorded if rows]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -90,6 +101,37 @@ class StagedParts:
         return self._files[part].read(f"target:{name}").to_numpy()
 
 
+@dataclass(frozen=True, slots=True)
+class IdFile:
+    """The ids that one table assigns to the distinct values of one raw column, part by part.
+
+    Attributes:
+        path: the file that an :class:`IdWriter` wrote.
+        checksums: the checksum of each part's ids.
+    """
+
+    path: Path
+    checksums: tuple[str, ...]
+
+    def read(self, part: int) -> npt.NDArray[np.int32 | np.int64]:
+        """Reads the ids of one part.
+
+        Raises:
+            DataError: the file is missing or damaged.
+        """
+        where = f"{self.path}: part {part}"
+        try:
+            with opened(self.path, STAGE_AGAIN), arrow_errors(where, STAGE_AGAIN), pa.OSFile(str(self.path)) as file:
+                batch = pa.ipc.open_file(file).get_batch(part)
+                batch.validate()
+                ids = batch.column("ids").to_numpy() if batch.schema.names == ["ids"] else np.empty(0, np.int32)
+        except FileNotFoundError:
+            raise STAGE_AGAIN.of(self.path, "is missing") from None
+        if _ids_checksum(ids) != self.checksums[part]:
+            raise STAGE_AGAIN.of(where, "is damaged: its content differs from its checksum")
+        return ids
+
+
 class IdWriter:
     """Writes the ids that one table assigns to the distinct values of one raw column.
 
@@ -101,6 +143,7 @@ class IdWriter:
         self._path = path
         self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
         self._writer: pa.RecordBatchFileWriter | None = None
+        self._checksums: list[str] = []
 
     def append(self, ids: npt.NDArray[np.int32 | np.int64]) -> None:
         """Writes the ids of the next part; all parts must have the same dtype."""
@@ -109,18 +152,14 @@ class IdWriter:
             if self._writer is None:
                 self._writer = pa.ipc.new_file(str(self._temporary), batch.schema)
             self._writer.write_batch(batch)
+        self._checksums.append(_ids_checksum(ids))
 
-    def close(self) -> None:
+    def close(self) -> IdFile:
         if self._writer is not None:
             with explained_writes(self._path):
                 self._writer.close()
                 self._temporary.replace(self._path)
-
-
-def read_ids(path: Path, part: int) -> npt.NDArray[np.int32 | np.int64]:
-    """Reads the ids of one part from a file of :class:`IdWriter`."""
-    with pa.OSFile(str(path)) as file:
-        return pa.ipc.open_file(file).get_batch(part).column(0).to_numpy()
+        return IdFile(self._path, tuple(self._checksums))
 
 
 def part_path(folder: Path, number: int) -> Path:
@@ -133,6 +172,10 @@ def narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32 | np.float
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
     return single if np.array_equal(single.astype(np.float64).view(np.int64), values.view(np.int64)) else values
+
+
+def _ids_checksum(ids: npt.NDArray[np.int32 | np.int64]) -> str:
+    return digest_of_parts([ids.dtype.str.encode(), ids])
 
 
 def _codes_array(codes: Codes) -> pa.Array:

@@ -16,17 +16,19 @@ divided.
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
-from ziggurat.core.files import locked_folder, write_json
+from ziggurat.core.files import locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import Schema
-from ziggurat.data.encoded.dataset import SPLITS, DatasetWriter, manifest
+from ziggurat.data.encoded.dataset import Dataset, DatasetWriter
+from ziggurat.data.encoded.manifest import ENCODERS as ENCODERS
+from ziggurat.data.encoded.manifest import MANIFEST_FILE, SPLITS, STATISTICS, manifest, write_manifest
 from ziggurat.data.encoded.split import TEST, VALIDATION, FilesSplit
 from ziggurat.data.readers.quarantine import Quarantine
 from ziggurat.data.readers.reader import BLOCK_BYTES
@@ -44,7 +46,6 @@ from ziggurat.features.preparation.staging import stage
 from ziggurat.features.preparation_plan import Preparation
 from ziggurat.features.raw_schema import raw_schema
 
-ENCODERS = "encoders"
 QUARANTINE = "quarantine.jsonl"
 _STAGING = ".staging"
 
@@ -76,6 +77,7 @@ def prepare(
         DataError: a file cannot be read as declared, a row is bad under ``on_bad_row: fail``, there are no training
             rows, a label has only one class, or the disk is full.
         RunFolderError: the folder contains a different dataset, or another process is preparing it.
+        DataError: the manifest of the dataset in it is damaged.
     """
     progress = progress or Silent()
     sources = open_sources(data, features)
@@ -93,12 +95,12 @@ def prepare(
         schema = encoded_schema(plan.features, plan.targets, table_rows)
         rows = StagedRows(plan, parts, assignments, fitted.chains, fitted.id_files)
         splits = _encode(rows, schema, folder, progress, cluster)
-        fitted.statistics.save(folder)
+        checksums = {ENCODERS: fitted.checksum, STATISTICS: fitted.statistics.save(folder)}
         files = [str(path) for item in sources for path in item.source.paths]
         rejected = {"rows": quarantine.total, "summary": quarantine.summary()}
         details = {"sources": files, "quarantined": rejected}
-        content = manifest(plan.fingerprint, schema, data.block_rows, splits, details)
-        write_json(folder / "manifest.json", content)
+        content = manifest(plan.fingerprint, schema, data.block_rows, splits, details, checksums)
+        write_manifest(folder, content)
         shutil.rmtree(staging)
     return folder
 
@@ -141,11 +143,9 @@ def open_sources(
 
 
 def _is_prepared(folder: Path, plan: Preparation) -> bool:
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not os.path.lexists(folder / MANIFEST_FILE):
         return False
-    if manifest.get("fingerprint") != plan.fingerprint:
+    if Dataset(folder).fingerprint != plan.fingerprint:
         raise RunFolderError(
             f"{folder}: contains a dataset prepared from another config, other files or by another version",
             "prepare into another folder, or delete this one",

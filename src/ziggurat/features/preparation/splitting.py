@@ -12,7 +12,7 @@ import pyarrow as pa
 from ziggurat.core.errors import DataError
 from ziggurat.core.hashing import UInt64Array, hash_integers, hash_text
 from ziggurat.core.schema import TIME_COLUMN
-from ziggurat.data.encoded.dataset import SPLITS
+from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import (
     TRAIN,
     Assignment,

@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ziggurat.core.digests import digest
 from ziggurat.core.progress import Progress
 from ziggurat.data.readers.blocks import BadRow, FileRange, Position
-from ziggurat.data.readers.quarantine import Quarantine
+from ziggurat.data.readers.quarantine import Quarantine, quarantine_lines
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.preparation.block_batching import Encoding, SplitSource, encode, read_parts
 from ziggurat.features.preparation.cluster import Cluster, check_visible
 from ziggurat.features.preparation.journal import JournalEntry, StagingJournal
 from ziggurat.features.preparation.parts import StagedParts, part_path, write_part
+from ziggurat.features.preparation.resuming import drop_damaged
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
 
@@ -43,10 +45,11 @@ def stage(
         DataError: a row is bad under policy ``fail``, a file cannot be read, or the disk is full.
     """
     journal = StagingJournal(folder, plan.fingerprint)
-    if not journal.resumed:
-        quarantine_path.unlink(missing_ok=True)
     total_bytes = sum(item.source.total_bytes for item in sources)
     progress.start("read", total_bytes, "bytes")
+    problem = drop_damaged(journal, folder, len(sources), quarantine_path)
+    if problem is not None:
+        progress.note(f"{problem}; the rows from there on are read again")
     if journal.resumed:
         progress.note(f"resuming an interrupted preparation after {sum(e.rows for e in journal.entries):,} rows")
     with Quarantine(quarantine_path, plan.data.on_bad_row) as quarantine:
@@ -59,7 +62,7 @@ def stage(
             _stage_on_cluster(staging, cluster)
     rows = sum(entry.rows for entry in journal.entries)
     progress.finish(f"{rows:,} rows")
-    return StagedParts(folder, [entry.rows for entry in journal.entries]), quarantine
+    return StagedParts(folder, [(entry.rows, entry.checksum) for entry in journal.entries]), quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +84,19 @@ class _Staging:
         for number in range(last.source + 1, len(self.sources)):
             yield number, Position()
 
-    def commit(self, entry: JournalEntry, bad: Sequence[BadRow], save_part: Callable[[int], None]) -> None:
+    def commit(self, entry: JournalEntry, bad: Sequence[BadRow], save_part: Callable[[int], str]) -> None:
         """Saves a part and its rejected rows, then records them in the journal, which makes them valid.
 
         Args:
             entry: the part's journal entry.
             bad: rejected rows.
-            save_part: saves the part under the given number.
+            save_part: saves the part under the given number, and returns its checksum.
         """
-        if entry.rows:
-            save_part(len(self.journal.entries))
+        checksum = save_part(len(self.journal.entries)) if entry.rows else ""
         self.quarantine.add(bad)
-        self.journal.append(replace(entry, refused=self.quarantine.total))
+        refused_checksum = digest(quarantine_lines(bad)) if bad else ""
+        refused = self.quarantine.total
+        self.journal.append(replace(entry, refused=refused, checksum=checksum, refused_checksum=refused_checksum))
 
     def report(self, entry: JournalEntry) -> None:
         """Reports that reading has reached the end of the entry's part."""
@@ -138,23 +142,25 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A part that a worker wrote under a temporary name; there is no file if it has no rows."""
+    """A part that a worker wrote under a temporary name, with its checksum; there is no file if it has no rows."""
 
     name: str
     bad: list[BadRow]
     entry: JournalEntry
+    checksum: str
 
 
 def _stage_on_cluster(staging: _Staging, cluster: Cluster) -> None:
     work = _Work(staging.plan, staging.sources, staging.folder)
     for parts in cluster.run(_stage_file_range, work, _tasks(staging)):
         for part in parts:
-            staging.commit(part.entry, part.bad, partial(_rename_part, staging.folder, part.name))
+            staging.commit(part.entry, part.bad, partial(_rename_part, staging.folder, part))
         staging.report(parts[-1].entry)
 
 
-def _rename_part(folder: Path, name: str, number: int) -> None:
-    (folder / name).replace(part_path(folder, number))
+def _rename_part(folder: Path, part: _Staged, number: int) -> str:
+    (folder / part.name).replace(part_path(folder, number))
+    return part.checksum
 
 
 def _tasks(staging: _Staging) -> Iterator[_Task]:
@@ -176,7 +182,8 @@ def _stage_file_range(work: _Work, task: _Task) -> list[_Staged]:
     with workers(1, "stage") as pool:
         for checked in read_parts(work.plan, item, task.number, file_range.start, file_range.end):
             name = f"{uuid.uuid4().hex}.part"
+            checksum = ""
             if checked.entry.rows:
-                write_part(work.folder, name, encode(work.plan, checked, pool).result())
-            parts.append(_Staged(name, checked.bad, checked.entry))
+                checksum = write_part(work.folder, name, encode(work.plan, checked, pool).result())
+            parts.append(_Staged(name, checked.bad, checked.entry, checksum))
     return parts

@@ -22,7 +22,7 @@ from ziggurat.features.columns import Codes
 from ziggurat.features.config import CategoricalFeature, IdFeature
 from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
 from ziggurat.features.encoders.files import save_encoder
-from ziggurat.features.preparation.parts import IdWriter, StagedParts
+from ziggurat.features.preparation.parts import IdFile, IdWriter, StagedParts
 from ziggurat.features.tables import TableEncoding
 
 PartCounts = npt.NDArray[np.int32]
@@ -31,10 +31,17 @@ PartCounts = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """The statistics of a fitted table and its features; the encoder itself is on disk, because it may be large."""
+    """The statistics of a fitted table and its features; the encoder itself is on disk, because it may be large.
+
+    Attributes:
+        table: statistics of the table.
+        features: statistics of its features.
+        id_files: for each raw column of these, the file of the ids of its values.
+    """
 
     table: TableStatistics
     features: dict[str, FeatureStatistics]
+    id_files: dict[str, IdFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +134,9 @@ def fit_table(
         column = chunk.feature.source_column
         if owners[column] is chunk.feature:
             writers[column].append(ids_by_code(chunk_ids, encoder.rows))
-    for writer in writers.values():
-        writer.close()
+    written = {column: writer.close() for column, writer in writers.items()}
     statistics = {feature.name: poolings[feature.name].statistics(feature) for feature in encoding.features}
-    return FittedTable(TableStatistics(encoding.name, encoder.rows, accesses), statistics)
+    return FittedTable(TableStatistics(encoding.name, encoder.rows, accesses), statistics, written)
 
 
 def _count(codes: Codes, assignment: Assignment, values: int) -> tuple[PartCounts, PartCounts]:
