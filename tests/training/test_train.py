@@ -19,6 +19,7 @@ from tests.training.conftest import MakeExperiment, RecordedNotes
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
 from ziggurat.core.files import locked_folder
+from ziggurat.core.sealed import sealed
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
 from ziggurat.training.metrics_log import read_metrics_log
@@ -210,7 +211,7 @@ def test_other_versions_are_refused(make_experiment: MakeExperiment, key: str) -
     experiment = make_experiment(training__max_steps=2)
     api.train(experiment, "run")
     path = Path("run/environment.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: "0.0.1"}))
+    path.write_text(json.dumps(sealed({**json.loads(path.read_text()), key: "0.0.1"})))
     with pytest.raises(RunFolderError, match=f"was trained with {key} 0.0.1"):
         api.train(experiment, "run")
 

@@ -8,11 +8,16 @@ from itertools import groupby
 from typing import Any, Literal
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.core.sealed import declared
 from ziggurat.core.tables import TableSpec
+from ziggurat.core.untrusted import Damage
 
 PLAN_VERSION = 4
 READABLE_VERSIONS = (2, 3, 4)
 """Version 2 had no memory tiers (``fast_rows``), version 3 no offloaded tables (``slots``)."""
+
+_DAMAGED = Damage(ConfigError, "make the plan anew with this ziggurat")
+_MOST_RANKS = 2**20
 
 Sharding = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row_wise", "grid"]
 """How a table is split.
@@ -173,19 +178,23 @@ class Plan:
         """Returns the plan that :meth:`to_json` converted.
 
         Raises:
-            ConfigError: the plan is of a version that this ziggurat does not know.
+            ConfigError: the plan is of a version that this ziggurat does not know, or no plan.
         """
         if values.get("version") not in READABLE_VERSIONS:
             known = " or ".join(map(str, READABLE_VERSIONS))
             raise ConfigError(
                 f"plan version {values.get('version')!r} is not {known}", "make the plan anew with this ziggurat"
             )
-        placements = {
-            name: Placement(item["sharding"], tuple(item["ranks"]), item.get("fast_rows"), item.get("slots"))
-            for name, item in values["placements"].items()
-        }
-        notes = tuple(values.get("notes", ()))
-        return cls(int(values["world_size"]), placements, int(values["local_size"]), notes)
+        plan = declared(cls, values, "plan", _DAMAGED)
+        if not 1 <= plan.local_size <= plan.world_size <= _MOST_RANKS or plan.world_size % plan.local_size:
+            raise _DAMAGED.of("plan", f"has {plan.world_size} ranks, {plan.local_size} a host")
+        for name, placement in plan.placements.items():
+            where = f"plan: placements.{name}"
+            if not placement.ranks or not all(0 <= rank < plan.world_size for rank in placement.ranks):
+                raise _DAMAGED.of(where, f"names the ranks {list(placement.ranks)} of {plan.world_size}")
+            if (placement.fast_rows or 0) < 0 or (placement.slots is not None and placement.slots < 1):
+                raise _DAMAGED.of(where, f"has {placement.fast_rows} fast rows and {placement.slots} slots")
+        return plan
 
 
 def round_robin_counts(spans: Sequence[Span], count: int) -> list[int]:

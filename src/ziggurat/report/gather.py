@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import check_file_target
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress, Silent
@@ -24,6 +24,7 @@ from ziggurat.interactions.block import Block
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.models.build import model_dims
 from ziggurat.report.baselines.compare import compare
+from ziggurat.report.baselines.store import BASELINES_FILE, BaselineStore
 from ziggurat.report.html import write_report
 from ziggurat.report.inputs import (
     ComparisonRow,
@@ -40,9 +41,10 @@ from ziggurat.report.plan.rows import format_ranks
 from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
-from ziggurat.training.metrics_log import read_metrics_log
-from ziggurat.training.placement.plan_resolution import PLAN_FILE
+from ziggurat.training.metrics_log import missing_records, read_metrics_log
+from ziggurat.training.placement.plan_resolution import read_plan
 from ziggurat.training.run import Run, open_run
+from ziggurat.training.run_files import PLAN_FILE, read_environment
 from ziggurat.training.warm_start.load import warm_started
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
@@ -90,21 +92,23 @@ def report_run(
 def _inputs(
     run: Run, dataset: Dataset, step: int, measured: Mapping[Split, MetricSet], baselines: bool, progress: Progress
 ) -> ReportInputs:
-    statistics = DatasetStatistics.load(dataset.folder)
-    plan = Plan.from_json(json.loads((run.folder / PLAN_FILE).read_text(encoding="utf-8")))
+    statistics, transform = dataset.statistics(), run.transform()
     tables = run.experiment.layout(dataset.schema).tables
+    plan = _plan(run, tables)
     table_rows = _table_rows(run, tables, plan, step)
-    transform = Transform.load(run.folder / "encoders")
     evaluated: Split = "test" if "test" in measured else "validation"
     comparison: list[ComparisonRow] = []
     warm_start = warm_started(run)
     notes: list[str] = [] if warm_start is None else [f"This run began with a {warm_start.summary()}."]
     if evaluated in measured:
         ours = _our_rows(run, measured[evaluated], plan.world_size)
-        store_path, seed = run.folder / "baselines.json", run.experiment.training.seed
-        comparison = compare(dataset, evaluated, ours, seed, store_path, progress, notes) if baselines else ours
+        store, seed = BaselineStore(run.folder / BASELINES_FILE, run.files.run_id), run.experiment.training.seed
+        comparison = compare(dataset, evaluated, ours, seed, store, progress, notes) if baselines else ours
     for metrics in list(measured.values())[:1]:  # validation, if it has rows
         notes.extend(collapsed_tasks(metrics, run.experiment))
+    history = read_metrics_log(run.metrics_path, run.files)
+    missing = missing_records(history, run.written_records)
+    notes += [f"The curves are incomplete: {missing}."] if missing else []
     if evaluated == "validation":
         notes.append(
             "There is no test split: the metrics below are on the validation rows, which chose the checkpoint."
@@ -114,10 +118,10 @@ def _inputs(
         created=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         model=_model_size(run.experiment, dataset),
         results=_results(measured),
-        history=read_metrics_log(run.metrics_path),
+        history=history,
         best_step=step,
         rows=statistics.rows,
-        quarantined_rows=int(dataset.manifest["quarantined"]["rows"]),
+        quarantined_rows=dataset.quarantined_rows,
         features=[_feature_row(name, statistics) for name in statistics.features],
         tables=table_rows,
         rank_bytes=_rank_bytes(plan, tables, table_rows),
@@ -125,8 +129,24 @@ def _inputs(
         comparison=comparison,
         notes=notes,
         config_text=to_yaml(run.experiment),
-        environment=json.loads((run.folder / "environment.json").read_text(encoding="utf-8")),
+        environment=read_environment(run.folder),
     )
+
+
+def _plan(run: Run, tables: Sequence[TableSpec]) -> Plan:
+    """Returns the plan of a run.
+
+    Raises:
+        RunFolderError: it is missing, damaged, or places other tables.
+    """
+    plan, path = read_plan(run.files), run.folder / PLAN_FILE
+    lacking = [table.name for table in tables if plan is None or table.name not in plan.placements]
+    if plan is None or lacking:
+        fault = "is missing" if plan is None else f"does not place table {lacking[0]!r}"
+        raise RunFolderError(
+            f"{path}: {fault}", "run `ziggurat train` with the run's config again, which writes it anew"
+        )
+    return plan
 
 
 def _results(measured: Mapping[Split, MetricSet]) -> list[TaskResult]:

@@ -21,6 +21,7 @@ from ziggurat.core.config_places import display_path
 from ziggurat.core.errors import ConfigError, nearest, shorten, within
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import Pooling
+from ziggurat.core.untrusted import Damage, parse_yaml
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import Layout, Positions, lay_out
 from ziggurat.features.assemble import encoded_schema
@@ -163,6 +164,18 @@ def load_experiment(
         source = "--set " if from_override else f"{path}: "
         raise ConfigError(f"{source}{error.problem}", error.hint) from None
     return experiment
+
+
+def parse_experiment(text: bytes, path: Path) -> Experiment:
+    """Returns the config in YAML that a run folder holds; its sections were checked when the run was started.
+
+    Raises:
+        ConfigError: it is not YAML, or not the config of an experiment.
+    """
+    values = parse_yaml(text, path, Damage(ConfigError, "check indentation, colons and quotes at that line"))
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected sections such as data and features, received {shorten(values)}")
+    return parse_config(Experiment, cast("dict[str, Any]", values), str(path))
 
 
 def _has_one_id(feature: FeatureConfig) -> bool:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.files import atomic_file
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE
 from ziggurat.data.ingest.prepared import open_prepared, small_files
 from ziggurat.data.ingest.processes import ReaderProcesses
 from ziggurat.data.ingest.server import ServedDataset
 from ziggurat.data.readers.source_files import COMPRESSION
 from ziggurat.features.config import DataConfig, FeatureConfig
-from ziggurat.features.preparation.prepare import ENCODERS, dataset_fingerprint, open_sources
+from ziggurat.features.preparation.prepare import dataset_fingerprint, open_sources
 from ziggurat.features.raw_blocks import open_raw
 from ziggurat.features.raw_index import index_raw
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.preparation import prepare, prepared_folder
+from ziggurat.training.run import open_run
+from ziggurat.training.run_files import DATASET_FILE
 
 _LAST_PORT = 65_535
 
@@ -81,7 +84,7 @@ def _from_raw(experiment: Experiment, folder: Path | None, progress: Progress) -
     """Indexes the raw files and returns a function that serves them, encoded with the encoders of ``folder``."""
     data, features = experiment.data, experiment.features
     prepared = prepared_folder(experiment)
-    encoders = _find_encoders(prepared if folder is None else folder, dataset_fingerprint(data, features))
+    encoders, checksum = _find_encoders(prepared if folder is None else folder, dataset_fingerprint(data, features))
     compressed = [str(path) for item in open_sources(data, features) for path in item.source.paths]
     compressed = [path for path in compressed if Path(path).suffix in COMPRESSION]
     if compressed:
@@ -91,30 +94,41 @@ def _from_raw(experiment: Experiment, folder: Path | None, progress: Progress) -
         )
     index = prepared.with_name(f"{prepared.name}-index").resolve()
     index_raw(data, features, index, progress)
-    return functools.partial(_serve_raw, data, features, encoders.resolve(), index)
+    return functools.partial(_serve_raw, data, features, encoders.resolve(), index, checksum)
 
 
-def _serve_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path) -> ServedDataset:
-    opened = open_raw(data, features, encoders, index)
+def _serve_raw(
+    data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path, checksum: str | None
+) -> ServedDataset:
+    opened = open_raw(data, features, encoders, index, checksum)
     files = small_files(encoders.parent)
     return ServedDataset(opened.fingerprint, opened.schema, opened.splits, opened.manifest, files, costly=True)
 
 
-def _find_encoders(folder: Path, expected: str) -> Path:
-    """Returns the encoders of a prepared dataset or run, which must have the fingerprint ``expected``."""
-    for name in ("manifest.json", "dataset.json"):
-        with contextlib.suppress(FileNotFoundError):
-            fingerprint = json.loads((folder / name).read_text(encoding="utf-8"))["fingerprint"]
-            if fingerprint != expected:
-                raise DataError(
-                    f"{folder}: was made from dataset {fingerprint[:12]}, the config and raw files are {expected[:12]}",
-                    "name the prepared folder or run of this config and these files with --prepared",
-                )
-            return folder / ENCODERS
-    raise DataError(
-        f"{folder}: holds no encoders (neither manifest.json nor dataset.json is there)",
-        "`ziggurat prepare` fits them; or name the folder of the dataset, or of a run, with --prepared",
-    )
+def _find_encoders(folder: Path, expected: str) -> tuple[Path, str | None]:
+    """Returns the folder of the encoders of a prepared dataset or run, and their checksum if that is recorded.
+
+    Raises:
+        DataError: they were fitted to another dataset than ``expected``, or there are none.
+    """
+    if (folder / MANIFEST_FILE).is_file():
+        dataset = Dataset(folder)
+        fingerprint, checksum = dataset.fingerprint, dataset.checksum(ENCODERS)
+    elif (folder / DATASET_FILE).is_file():
+        pointer = open_run(folder).pointer()
+        assert pointer is not None, folder
+        fingerprint, checksum = pointer.fingerprint, pointer.encoders
+    else:
+        raise DataError(
+            f"{folder}: holds no encoders (neither {MANIFEST_FILE} nor {DATASET_FILE} is there)",
+            "`ziggurat prepare` fits them; or name the folder of the dataset, or of a run, with --prepared",
+        )
+    if fingerprint != expected:
+        raise DataError(
+            f"{folder}: was made from dataset {fingerprint[:12]}, the config and raw files are {expected[:12]}",
+            "name the prepared folder or run of this config and these files with --prepared",
+        )
+    return folder / ENCODERS, checksum
 
 
 @contextlib.contextmanager

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
+from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import atomic_file, explained_writes
+from ziggurat.core.sealed import SEAL, declared
+from ziggurat.core.untrusted import Damage, opened
+from ziggurat.training.run_files import METRICS_FILE, RunFiles, check_line
+
+_DAMAGED = Damage(
+    RunFolderError,
+    "restore the file; without a copy of it delete it: only the report's curves and a sweep's times are made from it",
+)
+_LINE_BYTES = 2**22
+"""The most bytes of a line."""
 
 
 class MetricsLog:
     """Appends records to ``metrics.jsonl`` and scalars to TensorBoard.
 
     Args:
-        folder: the run folder.
+        files: the files of the run.
         step: the step that training continues from; later records, left by a killed run, are dropped.
+
+    Raises:
+        RunFolderError: the records of the run so far are damaged.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def __init__(self, files: RunFiles, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # half a second, which other ranks and readers need not wait
 
-        self._path = folder / "metrics.jsonl"
+        self._files, self._path = files, files.folder / METRICS_FILE
         self._keep_until(step)
         self._file = self._path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self._board = SummaryWriter(str(files.folder / "tensorboard"), purge_step=step + 1)
 
     def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
         """Writes one record; figures that are not finite are written as null."""
         record: dict[str, Any] = {"split": split, "step": step, "epoch": round(epoch, 6)}
         record.update({name: value if math.isfinite(value) else None for name, value in figures.items()})
         with explained_writes(self._path):
-            self._file.write(json.dumps(record) + "\n")
+            self._file.write(self._files.line(record))
             self._file.flush()
         for name, value in figures.items():
             if math.isfinite(value):
@@ -48,12 +62,11 @@ class MetricsLog:
         self._board.close()
 
     def _keep_until(self, step: int) -> None:
-        if not self._path.exists():
-            return
-        records = read_metrics_log(self._path)
-        kept = [record for record in records if record["step"] <= step]
-        with atomic_file(self._path) as temporary:
-            temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+        records = read_metrics_log(self._path, self._files)
+        if self._path.exists():
+            kept = [record for record in records if record["step"] <= step]
+            with atomic_file(self._path) as temporary:
+                temporary.write_text("".join(map(self._files.line, kept)), encoding="utf-8")
 
 
 class NoMetricsLog:
@@ -73,16 +86,54 @@ class NoMetricsLog:
 
 def open_metrics_log(folder: Path, step: int, leads: bool) -> MetricsLog | NoMetricsLog:
     """Returns a log that writes for the rank that ``leads``, and one that writes nothing for the others."""
-    return MetricsLog(folder, step) if leads else NoMetricsLog()
+    return MetricsLog(RunFiles.open(folder), step) if leads else NoMetricsLog()
 
 
-def read_metrics_log(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of a metrics.jsonl; a last line truncated by a crash is left out."""
-    records: list[dict[str, Any]] = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                records.append(cast("dict[str, Any]", json.loads(line)))
-            except ValueError:
-                break
-    return records
+def read_metrics_log(path: Path, files: RunFiles | None = None) -> list[dict[str, Any]]:
+    """Returns the records of a metrics.jsonl; a last line that a crash left incomplete is left out.
+
+    Args:
+        path: the file, which need not exist.
+        files: the files of its run, whose id every line must then have. Without them, a line must have a checksum if
+            the first one has.
+
+    Raises:
+        RunFolderError: a line is damaged, or belongs to another run.
+    """
+    try:
+        with opened(path, _DAMAGED) as file:
+            lines = list(iter(lambda: file.readline(_LINE_BYTES), b""))
+    except FileNotFoundError:
+        return []
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    required = files.has_checksums if files is not None else bool(lines) and f'"{SEAL}"'.encode() in lines[0]
+    run_id = None if files is None else files.run_id
+    return [_record(line, f"{path}: line {number}", run_id, required) for number, line in enumerate(lines, 1)]
+
+
+def missing_records(records: Sequence[Any], written: int | None) -> str | None:
+    """Returns how many records ``metrics.jsonl`` lacks, as a clause; None if it lacks none.
+
+    Args:
+        records: the records that are there.
+        written: how many the finished training wrote, if that is known.
+    """
+    if written is None or len(records) >= written:
+        return None
+    return f"{METRICS_FILE} has {len(records):,} records, training wrote {written:,}"
+
+
+def _record(line: bytes, where: str, run_id: str | None, required: bool) -> dict[str, Any]:
+    """Returns the record in a line.
+
+    Raises:
+        RunFolderError: it is damaged or no record.
+    """
+    values = check_line(line, where, _DAMAGED, run_id, required)
+    record = declared(dict[str, float | str | None], values, where, _DAMAGED)
+    if not isinstance(values.get("split"), str) or not isinstance(values.get("step"), int):
+        raise _DAMAGED.of(where, "has no split and step")
+    if any(isinstance(value, str) for name, value in record.items() if name != "split"):
+        raise _DAMAGED.of(where, "has a figure that is no number")
+    return values

@@ -68,6 +68,7 @@ def open_recommender(
         RunFolderError: there is no such checkpoint, or its dense weights are not finite.
     """
     experiment = run.experiment
+    step = None if checkpoint is None else on_first_rank(lambda: _checked_step(run, layout, checkpoint))
     plan = resolve_plan(
         experiment,
         layout,
@@ -83,13 +84,36 @@ def open_recommender(
     recommender = assemble(experiment, layout, plan, device, ranks, offloaded, own_random=checkpoint is not None)
     try:
         note = recommender.lookup.note
-        if checkpoint is not None:
-            step = on_first_rank(lambda: run.checkpoints.find(checkpoint))
+        if step is not None:
             note = restore_from(recommender, run.checkpoints, step)
             check_dense_weights(recommender, run.folder, step)
         yield OpenRecommender(recommender, note)
     finally:
         recommender.lookup.close()
+
+
+def _checked_step(run: Run, layout: Layout, checkpoint: str | int) -> int:
+    """Returns the step of a checkpoint whose tables have the sizes that memory would be allocated for.
+
+    Args:
+        run: the run.
+        layout: the layout of the tables, whose sizes come from the run's encoders or from the dataset.
+        checkpoint: ``best``, ``last`` or a step.
+
+    Raises:
+        RunFolderError: there is no such checkpoint, or a size differs; the message names the table.
+    """
+    step = run.checkpoints.find(checkpoint)
+    saved = run.checkpoints.load(step).shapes("tables") or {}
+    for table in layout.tables:
+        shape = saved.get(table.name)
+        if shape is not None and shape[0] != table.rows:
+            raise RunFolderError(
+                f"{run.folder}: table {table.name!r} has {shape[0]:,} rows in the checkpoint of step {step:,}, its "
+                f"encoder gives {table.rows:,}",
+                "restore the folder `encoders` of the run, or name the dataset that it was trained on with --prepared",
+            )
+    return step
 
 
 def check_dense_weights(recommender: Recommender, folder: Path, step: int) -> None:

@@ -1,9 +1,10 @@
 """Opens, creates and checks run folders.
 
-A run folder contains its config, data, library versions and progress:
+A run folder contains its config, data, library versions and progress. Its files are sealed, and say which run they
+belong to (:mod:`ziggurat.training.run_files`):
 
-``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (folder of the prepared data, and its
-fingerprint) · ``plan.json`` · ``row_order.safetensors`` (if the plan orders rows) · ``encoders/`` ·
+``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (folder of the prepared data, its fingerprint, and
+the checksum of the encoders) · ``plan.json`` · ``row_order.safetensors`` (if the plan orders rows) · ``encoders/`` ·
 ``warm_start.json`` (if it started from another run's weights) · ``metrics.jsonl`` · ``results.json`` (once finished) ·
 ``tensorboard/`` · ``checkpoints/`` · ``baselines.json`` and ``report.html`` (once reported). Running ``train`` on it
 again resumes exactly where it stopped.
@@ -11,33 +12,49 @@ again resumes exactly where it stopped.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
 import platform
 import secrets
 import shlex
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from ruamel.yaml import YAML
 
 from ziggurat._version import __version__
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.store.object_store import open_store
 from ziggurat.checkpoint.store.writer_identity import Owner
-from ziggurat.core.config import parse_config
 from ziggurat.core.engine import installed_engine
 from ziggurat.core.errors import DataError, RunFolderError
-from ziggurat.core.files import LOCK_FILE, atomic_file, remove, write_json
+from ziggurat.core.files import LOCK_FILE, atomic_folder, remove
+from ziggurat.core.sealed import declared
+from ziggurat.core.untrusted import is_plain_folder
 from ziggurat.data.encoded.dataset import Dataset
-from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
+from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE
+from ziggurat.features.saved_transform import copy_transform, transform_checksum
+from ziggurat.features.transform import Transform
+from ziggurat.training.experiment import Experiment, differing_keys, parse_experiment, to_yaml
+from ziggurat.training.metrics_log import read_metrics_log
+from ziggurat.training.run_files import (
+    CONFIG_FILE,
+    DAMAGED,
+    DATASET_FILE,
+    ENVIRONMENT_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    RESULTS_FILE,
+    ROW_ORDER_FILE,
+    RUN_VERSION,
+    WARM_START_FILE,
+    RunFiles,
+    read_environment,
+)
 
-RUN_VERSION = 1
 SWEEP_FILE = "scale.json"
 """File in the folder of a scaling sweep, which contains runs but is not a run."""
 
@@ -57,15 +74,34 @@ _MAY_DIFFER = frozenset(
     }
 )
 """Keys that may differ when a run is resumed, because they do not change what is computed."""
-_FIRST_FILES = (
-    "config.yaml",
-    "dataset.json",
-    "encoders",
-    "plan.json",
-    "row_order.safetensors",
-    "warm_start.json",
-)
+_FIRST_FILES = (CONFIG_FILE, DATASET_FILE, ENCODERS, PLAN_FILE, ROW_ORDER_FILE, WARM_START_FILE)
 """Files and folders that exist in a run folder before the first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetPointer:
+    """The prepared dataset of a run, as ``dataset.json`` records it.
+
+    Attributes:
+        folder: where it was when the run was trained.
+        fingerprint: its fingerprint.
+        encoders: the checksum of its fitted transform, and of the copy in the run; None in runs of version 1.
+    """
+
+    folder: str
+    fingerprint: str
+    encoders: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """The content of ``results.json``."""
+
+    steps: int
+    best_step: int
+    seconds: float
+    figures: dict[str, dict[str, float | None]]
+    records: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +119,96 @@ class Run:
     @property
     def owner(self) -> Owner:
         """The owner of the run's checkpoints: this folder, with an id that stays the same if the folder is moved."""
-        return Owner(str(self.folder), (_read_json(self.folder / "environment.json") or {})["run_id"])
+        return Owner(str(self.folder), self.files.run_id)
+
+    @property
+    def files(self) -> RunFiles:
+        """The files of the run, which are checked when they are read.
+
+        Raises:
+            RunFolderError: ``environment.json`` is missing or damaged.
+        """
+        return RunFiles.open(self.folder)
 
     @property
     def plan(self) -> dict[str, Any] | None:
         """The content of ``plan.json``; None before tables are placed."""
-        return _read_json(self.folder / "plan.json")
+        return self.files.read_json(PLAN_FILE)
 
     @property
     def metrics_path(self) -> Path:
-        return self.folder / "metrics.jsonl"
+        return self.folder / METRICS_FILE
 
     @property
     def results(self) -> dict[str, Any] | None:
-        """The final figures, once training has finished; undefined ones are nan."""
-        results = _read_json(self.folder / "results.json")
-        if results is not None:
-            for figures in results["figures"].values():
-                figures.update({name: math.nan for name, value in figures.items() if value is None})
+        """The final figures, once training has finished; undefined ones are nan.
+
+        Raises:
+            RunFolderError: ``results.json`` is damaged.
+        """
+        stored = self._stored_results()
+        if stored is None:
+            return None
+        results = asdict(stored)
+        del results["records"]
+        for figures in results["figures"].values():
+            figures.update({name: math.nan for name, value in figures.items() if value is None})
         return results
+
+    @property
+    def written_records(self) -> int | None:
+        """How many records the finished training wrote to ``metrics.jsonl``; None if that is unknown.
+
+        Raises:
+            RunFolderError: ``results.json`` is damaged.
+        """
+        stored = self._stored_results()
+        return None if stored is None else stored.records
+
+    def _stored_results(self) -> _Results | None:
+        values = self.files.read_json(RESULTS_FILE)
+        return None if values is None else declared(_Results, values, self.folder / RESULTS_FILE, DAMAGED)
+
+    def pointer(self) -> DatasetPointer | None:
+        """Returns which prepared dataset the run uses; None before it is known.
+
+        Raises:
+            RunFolderError: ``dataset.json`` is damaged.
+        """
+        path, files = self.folder / DATASET_FILE, self.files
+        values = files.read_json(DATASET_FILE)
+        if values is None:
+            return None
+        found = declared(DatasetPointer, values, path, DAMAGED)
+        if found.encoders is None and files.has_checksums:
+            raise DAMAGED.of(path, "has no checksum of the encoders")
+        return found
+
+    def encoders_checksum(self) -> str | None:
+        """Returns the checksum that the transform in ``encoders/`` must have; None in runs of version 1.
+
+        Raises:
+            RunFolderError: ``dataset.json`` is missing or damaged.
+        """
+        return self._known_pointer().encoders
+
+    def transform(self) -> Transform:
+        """Loads the run's copy of the fitted transform.
+
+        Raises:
+            RunFolderError: ``dataset.json`` is missing or damaged.
+            DataError: a file in ``encoders/`` is missing, damaged, or of another run.
+        """
+        return Transform.load(self.folder / ENCODERS, self.encoders_checksum())
+
+    def _known_pointer(self) -> DatasetPointer:
+        pointer = self.pointer()
+        if pointer is None:
+            raise RunFolderError(
+                f"{self.folder / DATASET_FILE}: is missing",
+                "run `ziggurat train` with the run's config again, which writes it anew",
+            )
+        return pointer
 
     def dataset(self, prepared: str | Path | None = None) -> Dataset:
         """Returns the prepared dataset that the run was trained on.
@@ -110,27 +217,36 @@ class Run:
             prepared: folder of the dataset; default: where it was when the run was trained.
 
         Raises:
-            RunFolderError: the folder holds a dataset made from other data or another config.
-            DataError: the folder holds no dataset.
+            RunFolderError: the folder holds a dataset made from other data or another config, or ``dataset.json`` is
+                missing or damaged.
+            DataError: the folder holds no dataset, or a damaged one.
         """
-        pointer = _read_json(self.folder / "dataset.json")
-        if pointer is None:
-            raise RunFolderError(f"{self.folder}: dataset.json is missing", "train again into an empty run folder")
-        folder = Path(pointer["folder"] if prepared is None else prepared)
-        if not (folder / "manifest.json").is_file():
-            config = self.folder / "config.yaml"
+        pointer = self._known_pointer()
+        folder = Path(pointer.folder if prepared is None else prepared)
+        if not (folder / MANIFEST_FILE).is_file():
+            config = self.folder / CONFIG_FILE
             again = shlex.join(["ziggurat", "prepare", str(config), "--prepared", str(folder)])
             raise DataError(
                 f"{folder}: the prepared dataset of {self.folder} is not there (manifest.json is missing)",
                 f"if it was moved, name its folder: --prepared DIR; if it is lost, prepare it again: `{again}`",
             )
         dataset = Dataset(folder)
-        if dataset.fingerprint != pointer["fingerprint"]:
+        hint = (
+            "name the folder that the run was trained on with --prepared DIR, restore the raw files and config of the "
+            "run, or train into a new run folder"
+        )
+        if dataset.fingerprint != pointer.fingerprint:
             raise RunFolderError(
                 f"{dataset.folder}: holds dataset {dataset.fingerprint[:12]}, "
-                f"the run was trained on {pointer['fingerprint'][:12]}",
-                "name the folder that the run was trained on with --prepared DIR, restore the raw files and config of "
-                "the run, or train into a new run folder",
+                f"the run was trained on {pointer.fingerprint[:12]}",
+                hint,
+            )
+        theirs = dataset.checksum(ENCODERS)
+        if None not in (theirs, pointer.encoders) and theirs != pointer.encoders:
+            raise RunFolderError(
+                f"{dataset.folder}: its encoders differ from those that the run was trained with, although the config "
+                "and the raw files are the same",
+                hint,
             )
         return dataset
 
@@ -139,10 +255,11 @@ def open_run(folder: str | Path) -> Run:
     """Opens an existing run folder for evaluation, prediction, reporting or export.
 
     Raises:
-        RunFolderError: the folder holds no run, or one of another format version.
+        RunFolderError: the folder holds no run, a damaged one, or one of another format version.
+        ConfigError: its config is not that of an experiment.
     """
     folder = Path(folder)
-    path = folder / "config.yaml"
+    path = folder / CONFIG_FILE
     if not path.is_file():
         if (folder / SWEEP_FILE).is_file():
             runs = sorted(item.parent for item in folder.glob("rung-*/seed-*/config.yaml"))
@@ -154,15 +271,7 @@ def open_run(folder: str | Path) -> Run:
             f"{folder}: no run folder (config.yaml is missing)",
             f"runs beside it: {', '.join(siblings)}" if siblings else "train first: `ziggurat train exp.yaml`",
         )
-    environment = _read_json(folder / "environment.json") or {}
-    if environment.get("run_version") != RUN_VERSION:
-        raise RunFolderError(
-            f"{folder}: run format {environment.get('run_version')!r} (ziggurat {environment.get('ziggurat')}), "
-            f"this ziggurat {__version__} reads format {RUN_VERSION}",
-            "install the ziggurat version above, or train again into another folder (--run)",
-        )
-    values = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    return Run(folder, parse_config(Experiment, values, str(path)))
+    return Run(folder, parse_experiment(RunFiles.open(folder).read_config(), path))
 
 
 def check_run_folder(folder: Path) -> None:
@@ -173,8 +282,8 @@ def check_run_folder(folder: Path) -> None:
     """
     if folder.is_file():
         raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
-    if folder.is_dir() and not (folder / "config.yaml").is_file():
-        foreign = [item.name for item in folder.iterdir() if item.name not in {LOCK_FILE, "environment.json"}]
+    if folder.is_dir() and not (folder / CONFIG_FILE).is_file():
+        foreign = [item.name for item in folder.iterdir() if item.name not in {LOCK_FILE, ENVIRONMENT_FILE}]
         if any(not name.startswith(".") for name in foreign):
             raise RunFolderError(
                 f"{folder}: exists, is not empty and is no run folder", "name another folder with --run"
@@ -194,8 +303,10 @@ def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str],
     Raises:
         RunFolderError: the folder belongs to another config (the differing keys are named) or other library versions.
     """
-    if (folder / "config.yaml").is_file():
+    version = RUN_VERSION
+    if (folder / CONFIG_FILE).is_file():
         run = open_run(folder)
+        version = run.files.version
         try:
             check_config(run, experiment)
             check_versions(run)
@@ -205,35 +316,61 @@ def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str],
             note(f"{folder}: was started with another config or other versions and has trained no step: starting again")
             for name in _FIRST_FILES:
                 remove(folder / name)
-    run = Run(folder, experiment)
-    # The environment is written first, so a folder that has a config is complete.
-    stored = _read_json(folder / "environment.json") or {}
-    identity = {"run_id": stored.get("run_id") or secrets.token_hex(8)}
-    write_json(folder / "environment.json", environment(experiment.training.seed) | identity)
-    with atomic_file(folder / "config.yaml") as temporary:
-        temporary.write_text(to_yaml(experiment), encoding="utf-8")
-    return run
+            version = RUN_VERSION
+    files = RunFiles(folder, version, _known_id(folder) or secrets.token_hex(8))
+    # The environment is written first, so a folder that has a config is complete. It says to which version the files
+    # belong that are there already, so that a run of version 1 stays one.
+    files.write_json(ENVIRONMENT_FILE, environment(experiment.training.seed) | {"run_version": version})
+    files.write_config(to_yaml(experiment))
+    return Run(folder, experiment)
+
+
+def _known_id(folder: Path) -> str | None:
+    """Returns the id of the run in ``folder``; None if it has none yet."""
+    with contextlib.suppress(RunFolderError):  # of a run without a config, nothing else exists
+        return RunFiles.open(folder).run_id
+    return None
 
 
 def attach_dataset(run: Run, dataset: Dataset) -> None:
     """Records which prepared dataset the run uses and copies its encoders, so the run can predict without the dataset.
 
     Raises:
-        RunFolderError: the run was started on other data.
+        RunFolderError: the run was started on other data, or its encoders are not those of the dataset.
+        DataError: the encoders of the dataset or of the run are damaged.
     """
-    pointer = _read_json(run.folder / "dataset.json")
-    if pointer is not None and pointer["fingerprint"] != dataset.fingerprint:
+    pointer = run.pointer()
+    if pointer is not None and pointer.fingerprint != dataset.fingerprint:
         raise RunFolderError(
-            f"{run.folder}: was started on dataset {pointer['fingerprint'][:12]}, "
+            f"{run.folder}: was started on dataset {pointer.fingerprint[:12]}, "
             f"the data now prepares to {dataset.fingerprint[:12]}",
             "restore the raw files, or train into a new run folder (--run)",
         )
-    if not (run.folder / "encoders").is_dir():
-        shutil.copytree(dataset.folder / "encoders", run.folder / ".encoders.part", dirs_exist_ok=True)
-        (run.folder / ".encoders.part").rename(run.folder / "encoders")
-    write_json(
-        run.folder / "dataset.json", {"folder": str(dataset.folder.resolve()), "fingerprint": dataset.fingerprint}
-    )
+    theirs, encoders = dataset.folder / ENCODERS, run.folder / ENCODERS
+    recorded = dataset.checksum(ENCODERS)
+    if is_plain_folder(encoders):
+        checksum = transform_checksum(theirs, recorded)
+    else:
+        with atomic_folder(encoders) as temporary:
+            checksum = copy_transform(theirs, temporary, recorded)
+    if pointer is not None and pointer.encoders not in {None, checksum}:
+        raise RunFolderError(
+            f"{dataset.folder}: its encoders differ from those that {run.folder} was started with",
+            "restore that dataset, or train into a new run folder (--run)",
+        )
+    if transform_checksum(encoders) != checksum:
+        raise RunFolderError(
+            f"{encoders}: is damaged, or of another run: it differs from the encoders in {dataset.folder}",
+            "delete that folder: training copies it again",
+        )
+    values = DatasetPointer(str(dataset.folder.resolve()), dataset.fingerprint, checksum)
+    run.files.write_json(DATASET_FILE, asdict(values))
+
+
+def write_results(run: Run, results: Mapping[str, Any]) -> None:
+    """Writes ``results.json``, with the number of records that training has written to ``metrics.jsonl``."""
+    records = len(read_metrics_log(run.metrics_path, run.files))
+    run.files.write_json(RESULTS_FILE, {**results, "records": records})
 
 
 def environment(seed: int) -> dict[str, Any]:
@@ -282,7 +419,7 @@ def check_versions(run: Run) -> None:
     Raises:
         RunFolderError: a version differs; the message names the first one.
     """
-    there, here = _read_json(run.folder / "environment.json") or {}, environment(run.experiment.training.seed)
+    there, here = read_environment(run.folder), environment(run.experiment.training.seed)
     for key in ("ziggurat", "torch", "torchrec", "fbgemm"):
         if there.get(key) != here[key]:
             raise RunFolderError(
@@ -295,14 +432,3 @@ def check_versions(run: Run) -> None:
 def _grows(old: Any, new: Any) -> bool:
     """Returns whether training length ``new`` is at least ``old``; None means all epochs."""
     return new is None or (old is not None and new >= old)
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise RunFolderError(
-            f"{path}: not valid JSON: {error}", "restore the file, or train into a new folder"
-        ) from None

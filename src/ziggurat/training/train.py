@@ -17,7 +17,7 @@ import torch
 from ziggurat.checkpoint.store.claim import Claim, claimed
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import AlreadyTraining
-from ziggurat.core.files import locked_folder, write_json
+from ziggurat.core.files import locked_folder
 from ziggurat.core.memory import explained_out_of_memory, explained_thread_limit
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset, Split
@@ -34,7 +34,7 @@ from ziggurat.training.open_recommender import open_recommender
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender_state import restore_from
-from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
+from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume, write_results
 from ziggurat.training.warm_start.load import check_warm_start
 
 _LESS_MEMORY = (
@@ -193,6 +193,8 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
     stored = {
         split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()
     }
-    results = {"steps": trainer.at.step, "best_step": best, "seconds": round(seconds, 3), "figures": stored}
-    on_first_rank(lambda: write_json(run.folder / "results.json", results))
+    results: dict[str, Any] = {
+        "steps": trainer.at.step, "best_step": best, "seconds": round(seconds, 3), "figures": stored
+    }  # fmt: skip
+    on_first_rank(lambda: write_results(run, results))
     return {**results, "figures": figures}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 
@@ -40,7 +39,7 @@ def compare(
     evaluated: Split,
     ours: list[ComparisonRow],
     seed: int,
-    store_path: Path,
+    store: BaselineStore,
     progress: Progress,
     notes: list[str],
 ) -> list[ComparisonRow]:
@@ -51,11 +50,10 @@ def compare(
         evaluated: the split on which all models are evaluated.
         ours: our model's row for each task.
         seed: the seed of subsampling and training.
-        store_path: JSON file with the baselines of earlier reports; newly trained ones are added.
+        store: the baselines of earlier reports; newly trained ones are added.
         progress: receives progress.
         notes: gets a sentence if the baselines saw fewer rows than our model, or could not be trained or stored.
     """
-    store = BaselineStore(store_path)
     rows: list[ComparisonRow] = []
     for row in ours:
         rows.append(row)
@@ -73,6 +71,8 @@ def compare(
             stored_row, stored_notes = store[key]
             rows.append(stored_row)
             notes.extend(note for note in stored_notes if note not in notes)
+    if store.damage is not None:
+        notes.append(f"The baselines were trained again: {store.damage}")
     if store.problem is not None:
         notes.append(f"The next report has to train the baselines again: {store.problem}")
     return rows

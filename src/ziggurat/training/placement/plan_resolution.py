@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
-from ziggurat.core.errors import ConfigError, InvalidSection
-from ziggurat.core.files import atomic_file, write_json
+from ziggurat.core.digests import digest_of_parts, load_tensors
+from ziggurat.core.errors import ConfigError, InvalidSection, RunFolderError
+from ziggurat.core.files import atomic_file
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress
 from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
-from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
+from ziggurat.core.untrusted import array, tensor_metadata
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.offload import OffloadFolder
@@ -32,10 +33,7 @@ from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
 from ziggurat.training.placement.problem import planning_input
 from ziggurat.training.placement.topology import resolve_topology
-
-PLAN_FILE = "plan.json"
-ROW_ORDER_FILE = "row_order.safetensors"
-"""File with the ranks of rows by falling frequency, table -> int32 per row, for tables whose rows the plan orders."""
+from ziggurat.training.run_files import DAMAGED, PLAN_FILE, ROW_ORDER_FILE, RunFiles
 
 
 def resolve_plan(
@@ -68,6 +66,7 @@ def resolve_plan(
     Raises:
         ConfigError: the ``planning`` section contradicts itself or the devices.
         NoFeasiblePlan: the devices have too little memory; the message says how much is enough.
+        RunFolderError: the stored plan is damaged, or belongs to another run.
     """
 
     def make_plan() -> Plan:
@@ -76,11 +75,11 @@ def resolve_plan(
             config = experiment.planning.topology
             topology = resolve_topology(config, kind, hosts=world.hosts, devices=world.local_size)
             planning = planning_input(experiment, topology, layout.tables, prepared, folder, measure_plans=keep)
-            stored = _stored_plan(folder / PLAN_FILE, layout, planning.problem.topology)
+            stored = _stored_plan(RunFiles.open(folder), layout, planning.problem.topology)
             plan = stored or plan_problem(planning.problem, planning.planner(progress)).plan
         plan = with_cache_slots(experiment, layout.tables, plan, kind, prepared)
         if keep:
-            write_json(folder / PLAN_FILE, plan.to_json())
+            RunFiles.open(folder).write_json(PLAN_FILE, plan.to_json())
         return plan
 
     return on_first_rank(make_plan)
@@ -114,8 +113,9 @@ def with_cache_slots(
     if prepared is None:
         statistics, examples, needs = None, 1, [Need(1, "an example", "model")]
     else:
-        statistics, examples = DatasetStatistics.load(prepared), experiment.training.batch_size
-        needs = batch_needs(experiment, Dataset(prepared), plan.world_size)
+        dataset = Dataset(prepared)
+        statistics, examples = dataset.statistics(), experiment.training.batch_size
+        needs = batch_needs(experiment, dataset, plan.world_size)
     usages = {table.name: Usage.of(table, statistics) for table in tables}
     return with_slots(plan, tables, usages, examples, needs, float(config.memory))
 
@@ -150,36 +150,77 @@ def row_ranks(
         prepared: folder of the encoded dataset, with its statistics; may be None if the plan orders no rows.
         folder: the run folder.
         keep: whether counted ranks are stored in the run folder.
+
+    Raises:
+        RunFolderError: the stored ranks are damaged, or belong to another run.
     """
     rows = {spec.name: spec.rows for spec in layout.tables if plan.placements[spec.name].fast_rows is not None}
     if not rows:
         return {}
     assert prepared is not None
-    path = folder / ROW_ORDER_FILE
+    files = RunFiles.open(folder)
 
     def store() -> None:
-        if _read_ranks(path, rows) is None:
-            with atomic_file(path) as temporary:
-                save_file(_counted_ranks(rows, prepared), temporary)
+        if read_ranks(files, rows) is None:
+            counted = _counted_ranks(rows, prepared)
+            with atomic_file(folder / ROW_ORDER_FILE) as temporary:
+                save_file(counted, temporary, files.metadata(_checksum(counted)))
 
     if keep:
         on_first_rank(store)
-    return _read_ranks(path, rows) or _counted_ranks(rows, prepared)
+    return read_ranks(files, rows) or _counted_ranks(rows, prepared)
 
 
 def _counted_ranks(rows: Mapping[str, int], prepared: Path) -> dict[str, FrequencyRanks]:
-    tables = DatasetStatistics.load(prepared).tables
+    tables = Dataset(prepared).statistics().tables
     counted = {name: tables[name].accesses if name in tables else None for name in rows}
     return {name: frequency_ranks(accesses, rows[name]) for name, accesses in counted.items()}
 
 
-def _read_ranks(path: Path, rows: Mapping[str, int]) -> dict[str, FrequencyRanks] | None:
-    """Returns the ranks that :func:`row_ranks` stored; None if they are of other tables or do not exist."""
-    if not path.is_file():
+def read_ranks(files: RunFiles, rows: Mapping[str, int] | None = None) -> dict[str, FrequencyRanks] | None:
+    """Returns the ranks that :func:`row_ranks` stored.
+
+    Args:
+        files: the files of the run.
+        rows: the number of rows of each table that they must be of; None: of any tables.
+
+    Returns:
+        For each table, int32 per row; None if they are of other tables or do not exist.
+
+    Raises:
+        RunFolderError: the file is damaged, or belongs to another run.
+    """
+    path = files.folder / ROW_ORDER_FILE
+    try:
+        metadata = tensor_metadata(path, DAMAGED)
+        limit = None if rows is None else _HEADER_BYTES + 4 * sum(rows.values())
+        stored = load_tensors(path, None, DAMAGED, limit=limit)
+    except FileNotFoundError:
         return None
-    stored = load_file(path)
-    sizes = {name: len(ranks) for name, ranks in stored.items()}
-    return {name: stored[name] for name in rows} if sizes == dict(rows) else None
+    ranks = {name: array(stored, name, np.int32, 1, path, DAMAGED) for name in stored}
+    files.check_metadata(metadata, _checksum(ranks), path)
+    for name, each in ranks.items():
+        if not _is_permutation(each):
+            raise DAMAGED.of(path, f"table {name!r}: is no order of its rows")
+    sizes = {name: len(each) for name, each in ranks.items()}
+    return ranks if rows is None or sizes == dict(rows) else None
+
+
+_HEADER_BYTES = 2**24
+"""Room for the header of a file of ranks."""
+
+
+def _is_permutation(ranks: FrequencyRanks) -> bool:
+    if len(ranks) and (ranks.min() < 0 or ranks.max() >= len(ranks)):
+        return False
+    seen = np.zeros(len(ranks), bool)
+    seen[ranks] = True
+    return bool(seen.all())
+
+
+def _checksum(ranks: Mapping[str, FrequencyRanks]) -> str:
+    """Returns the checksum of ranks, whatever their order in a file."""
+    return digest_of_parts(part for name in sorted(ranks) for part in (name.encode(), ranks[name]))
 
 
 def device_kind(device: torch.device) -> DeviceKind:
@@ -187,11 +228,30 @@ def device_kind(device: torch.device) -> DeviceKind:
     return "cuda" if device.type == "cuda" else "cpu"
 
 
-def _stored_plan(path: Path, layout: Layout, topology: Topology) -> Plan | None:
-    """Returns the plan stored at ``path``; None if there is none for these tables and this world."""
-    try:
-        plan = Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
-        check_plan(plan, layout.tables, topology)
-    except (FileNotFoundError, InvalidSection):
+def read_plan(files: RunFiles) -> Plan | None:
+    """Returns the plan stored in a run folder; None if there is none.
+
+    Raises:
+        RunFolderError: it is damaged, or belongs to another run.
+    """
+    values = files.read_json(PLAN_FILE)
+    if values is None:
         return None
+    try:
+        return Plan.from_json(values)
+    except ConfigError as error:
+        raise RunFolderError(
+            f"{files.folder / PLAN_FILE}: {error.problem}",
+            "delete it: training with several ranks makes the plan anew, and sums are then rounded otherwise",
+        ) from None
+
+
+def _stored_plan(files: RunFiles, layout: Layout, topology: Topology) -> Plan | None:
+    """Returns the plan stored in a run folder; None if there is none for these tables and this world."""
+    plan = read_plan(files)
+    if plan is not None:
+        try:
+            check_plan(plan, layout.tables, topology)
+        except InvalidSection:
+            return None
     return plan

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress
-from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
 from ziggurat.planning.offload import row_traffic_bytes
@@ -77,7 +77,7 @@ def planning_input(
     topology = with_disk(config, topology, run, tables)
     batch_size = -(-experiment.training.batch_size // topology.world_size)  # per rank
     config = with_measured_costs(config, topology.kind)
-    problem = problem_of(tables, DatasetStatistics.load(prepared), topology, config, batch_size)
+    problem = problem_of(tables, Dataset(prepared).statistics(), topology, config, batch_size)
     return PlanningInput(problem, config.planner, make_shard_benchmark(config, topology.kind))
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ziggurat.core.errors import RunFolderError
+from ziggurat.core.errors import RunFolderError, shorten
+from ziggurat.core.sealed import unsealed
+from ziggurat.core.untrusted import Damage, read_json_object
 from ziggurat.metrics.power_law import PowerLawFit
 from ziggurat.training.run import SWEEP_FILE
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE_VERSIONS = (1, 2)
+"""Version 1 has no checksum."""
 SIZES_KEY = "rungs"
 """Key of the list of model sizes in ``scale.json``. The format keeps this older name of them."""
 
-_REWRITE = "run the same `ziggurat scale` command again, which writes this file anew"
+REWRITE = Damage(RunFolderError, "run the same `ziggurat scale` command again, which writes this file anew")
+"""What the errors about a damaged ``scale.json`` look like."""
 
 
 def read_sweep(folder: str | Path) -> dict[str, Any]:
@@ -26,24 +30,24 @@ def read_sweep(folder: str | Path) -> dict[str, Any]:
         folder: the folder of the sweep.
 
     Raises:
-        RunFolderError: the file is missing, cannot be read or has another format version.
+        RunFolderError: the file is missing, damaged or has another format version.
     """
     path = Path(folder) / SWEEP_FILE
     if Path(folder).is_file():
         raise RunFolderError(f"{folder}: is a file", "name the folder of a trained sweep, as in runs/NAME-scale")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json_object(path, REWRITE)
     except FileNotFoundError:
         hint = "train a sweep into it: `ziggurat scale exp.yaml --run FOLDER`"
         raise RunFolderError(f"{folder}: holds no scaling sweep ({SWEEP_FILE} is missing)", hint) from None
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path}: cannot be read: {error}", _REWRITE) from None
-    version = cast("dict[str, Any]", values).pop("format_version", None) if isinstance(values, dict) else None
-    if version != FORMAT_VERSION:
-        raise RunFolderError(
-            f"{path}: has format version {version!r}, this version of ziggurat reads {FORMAT_VERSION}", _REWRITE
+    version = values.get("format_version")
+    if version not in _READABLE_VERSIONS:
+        raise REWRITE.of(
+            path, f"has format version {shorten(version)}, this version of ziggurat reads {FORMAT_VERSION}"
         )
-    return cast("dict[str, Any]", values)
+    content = unsealed(values, path, REWRITE, required=version > 1)
+    del content["format_version"]
+    return content
 
 
 def fit_values(fit: PowerLawFit) -> dict[str, Any]:

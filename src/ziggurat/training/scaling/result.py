@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ziggurat.core.files import write_json
+from ziggurat.core.sealed import declared, write_sealed_json
 from ziggurat.metrics.power_law import PowerLawFit, fit_power_law
 from ziggurat.training.run import SWEEP_FILE
 from ziggurat.training.scaling.json_values import (
     FORMAT_VERSION,
+    REWRITE,
     SIZES_KEY,
     fit_values,
     read_sweep,
@@ -181,7 +182,7 @@ class ScaleResult:
         """
         fields = {SIZES_KEY if name == "sizes" else name: value for name, value in asdict(self).items()}
         values = {"format_version": FORMAT_VERSION, **fields, "fit": None if fit is None else fit_values(fit)}
-        write_json(folder / SWEEP_FILE, without_nan(values))
+        write_sealed_json(folder / SWEEP_FILE, without_nan(values))
 
     @classmethod
     def load(cls, folder: str | Path) -> ScaleResult:
@@ -191,22 +192,65 @@ class ScaleResult:
             folder: the folder of the sweep.
 
         Raises:
-            RunFolderError: the file is missing, cannot be read or has another format version.
+            RunFolderError: the file is missing, damaged or has another format version.
         """
-        values = read_sweep(folder)
-        values.pop("fit")
-        sizes = tuple(_size_result(entry) for entry in values.pop(SIZES_KEY))
-        return cls(**values, sizes=sizes)
+        path = Path(folder) / SWEEP_FILE
+        stored = declared(_Stored, read_sweep(folder), path, REWRITE)
+        if not isinstance(stored.config.get("model"), dict) or "name" not in stored.config["model"]:
+            raise REWRITE.of(path, "its config does not name a model")
+        sizes = tuple(entry.result() for entry in stored.rungs)
+        return cls(stored.name, stored.split, stored.dataset, stored.seeds, sizes, stored.config)
 
 
-def _size_result(values: dict[str, Any]) -> SizeResult:
-    """Returns the results of one size from their JSON values."""
-    runs: list[RunResult] = []
-    for run in values["runs"]:
-        figures = with_nan(run.pop("figures"))
-        runs.append(RunResult(**run, figures=figures))
-    diverged = tuple(DivergedRun(**run) for run in values.get("diverged", ()))
-    return SizeResult(values["number"], values["model"], Size(**values["size"]), tuple(runs), diverged)
+@dataclass(frozen=True, slots=True)
+class _StoredRun:
+    """A run in ``scale.json``."""
+
+    seed: int
+    folder: str
+    steps: int
+    examples: int
+    training_flops: int
+    seconds: float
+    figures: dict[str, dict[str, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredSize:
+    """A model size in ``scale.json``."""
+
+    number: int
+    model: dict[str, Any]
+    size: Size
+    runs: tuple[_StoredRun, ...]
+    diverged: tuple[DivergedRun, ...] = ()
+
+    def result(self) -> SizeResult:
+        runs = [
+            RunResult(
+                each.seed,
+                each.folder,
+                each.steps,
+                each.examples,
+                each.training_flops,
+                each.seconds,
+                with_nan(each.figures),
+            )
+            for each in self.runs
+        ]
+        return SizeResult(self.number, self.model, self.size, tuple(runs), self.diverged)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The content of ``scale.json``."""
+
+    name: str
+    split: Judged
+    dataset: str
+    seeds: int
+    rungs: tuple[_StoredSize, ...]
+    config: dict[str, Any]
 
 
 def _figure(figures: Mapping[str, float], metric: str) -> float:

@@ -13,6 +13,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.metrics_log import read_metrics_log
 from ziggurat.training.run import Run, check_config, check_versions, open_run
+from ziggurat.training.run_files import RESULTS_FILE
 from ziggurat.training.scaling.model_sizes import SizedExperiment
 from ziggurat.training.scaling.result import DivergedRun, Judged, RunResult
 
@@ -85,7 +86,13 @@ def result_of(run: Run, sized: SizedExperiment, rows: int, sweep: Path, split: J
     results = run.results
     assert results is not None, run.folder
     seed, folder = run.experiment.training.seed, run.folder.relative_to(sweep).as_posix()
-    losses = [value for name, value in results["figures"][split].items() if name.endswith("log_loss")]
+    figures = results["figures"].get(split)
+    if figures is None:
+        raise RunFolderError(
+            f"{run.folder / RESULTS_FILE}: has no figures of the {split} split",
+            f"delete it and run the same command again, which evaluates {run.folder} again",
+        )
+    losses = [value for name, value in figures.items() if name.endswith("log_loss")]
     if not all(map(math.isfinite, losses)):
         return DivergedRun(seed, folder, f"its log-loss on {split} is NaN or infinite")
     batch = run.experiment.training.batch_size
@@ -152,8 +159,8 @@ def _training_seconds(run: Run, rows: int, batch_size: int) -> float:
     If the run was interrupted and resumed, the time before the interruption is included.
     """
     seconds, before = 0.0, 0
-    for record in read_metrics_log(run.metrics_path):
-        if record["split"] == "train" and record["rows_per_s"]:
+    for record in read_metrics_log(run.metrics_path, run.files):
+        if record["split"] == "train" and record.get("rows_per_s"):
             seen = examples_seen(record["step"], rows, batch_size)
             seconds += (seen - before) / record["rows_per_s"]
             before = seen

@@ -7,7 +7,6 @@ reads the rows that it holds, whatever the plan.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ziggurat.checkpoint.format.manifest import TableShape
-from ziggurat.core.errors import ConfigError, RunFolderError
-from ziggurat.core.files import write_json
+from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress
+from ziggurat.core.sealed import declared
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.initial import fill_initial_rows
 from ziggurat.features.matching import FittedTables, RowMatch, match_rows
@@ -32,12 +31,11 @@ from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.recommender_state import restore_optimizer, table_shapes
 from ziggurat.training.run import Run
+from ziggurat.training.run_files import DAMAGED, WARM_START_FILE
 from ziggurat.training.warm_start.checks import check_dense, check_optimizer, check_tables, rescaled, tables_to_take
 from ziggurat.training.warm_start.rows import RowTransfer, take_rows
-from ziggurat.training.warm_start.source import KEY, WarmStartSource
+from ziggurat.training.warm_start.source import KEY, WarmStartSource, fitted_tables
 
-WARM_START_FILE = "warm_start.json"
-"""File in the folder of a warm-started run that records what it took."""
 BATCH_ROWS = 2**22
 """Tables are collected until they have this many rows together, then read."""
 
@@ -114,7 +112,7 @@ def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimi
         if leads:  # left by an earlier attempt with another config
             (run.folder / WARM_START_FILE).unlink(missing_ok=True)
         return
-    layout, here = recommender.lookup.layout, FittedTables(run.folder / "encoders", run.experiment.features)
+    layout, here = recommender.lookup.layout, fitted_tables(run)
     states = table_shapes(recommender) if start.optimizer else {}
     step = on_first_rank(lambda: _checked(run.experiment, start, recommender, here, states))
     origin = WarmStartSource.open(start, step)
@@ -127,7 +125,7 @@ def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimi
         _take_dense(origin, recommender, optimizer if start.optimizer else None)
     if leads:
         record = _summary(origin, start, recommender, here, matches)
-        write_json(run.folder / WARM_START_FILE, asdict(record))
+        run.files.write_json(WARM_START_FILE, asdict(record))
         progress.note(record.summary())
 
 
@@ -137,13 +135,8 @@ def warm_started(run: Run) -> WarmStarted | None:
     Raises:
         RunFolderError: the file that records it is damaged.
     """
-    path = run.folder / WARM_START_FILE
-    if not path.is_file():
-        return None
-    try:
-        return WarmStarted(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise RunFolderError(f"{path}: is not what was written: {error}", "restore the file, or delete it") from None
+    values = run.files.read_json(WARM_START_FILE)
+    return None if values is None else declared(WarmStarted, values, run.folder / WARM_START_FILE, DAMAGED)
 
 
 def _summary(

@@ -10,6 +10,7 @@ from functools import cached_property
 from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 from ziggurat.core.tables import TableSpec
+from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.embeddings.layout import Layout
 from ziggurat.features.assemble import encoded_schema
 from ziggurat.features.matching import FittedTables
@@ -89,11 +90,21 @@ class WarmStartSource:
             ConfigError: its folder ``encoders`` is damaged or incomplete.
         """
         with _named(f"{KEY}.run", "restore the folder `encoders` of that run, or name another run"):
-            return FittedTables(self.run.folder / "encoders", self.run.experiment.features)
+            return fitted_tables(self.run)
 
     @cached_property
     def _averaged(self) -> bool:
         return self.saved.shapes("average") is not None
+
+
+def fitted_tables(run: Run) -> FittedTables:
+    """Returns the values that a run's ids and numbers represent.
+
+    Raises:
+        RunFolderError: ``dataset.json`` is missing or damaged.
+        DataError: a file in its folder ``encoders`` is missing, damaged, or of another run.
+    """
+    return FittedTables(run.folder / ENCODERS, run.experiment.features, run.encoders_checksum())
 
 
 @contextlib.contextmanager

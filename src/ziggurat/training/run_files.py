@@ -1,0 +1,193 @@
+"""The files of a run folder. Each carries its own checksum and the id of its run.
+
+So damage is noticed, and so is an intact file of another run that was put in its place. Folders of version 1 have
+neither; what they lack is not required there, and what a resumed training adds to them has both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ziggurat._version import __version__
+from ziggurat.core.errors import RunFolderError, shorten
+from ziggurat.core.sealed import (
+    read_sealed_json,
+    read_sealed_text,
+    sealed_line,
+    unsealed,
+    write_sealed_json,
+    write_sealed_text,
+)
+from ziggurat.core.untrusted import Damage, as_object, parse_json, read_json_object
+
+RUN_VERSION = 2
+_READABLE_VERSIONS = (1, 2)
+"""Version 1 has no checksums and no ids."""
+CONFIG_FILE = "config.yaml"
+ENVIRONMENT_FILE = "environment.json"
+DATASET_FILE = "dataset.json"
+PLAN_FILE = "plan.json"
+ROW_ORDER_FILE = "row_order.safetensors"
+WARM_START_FILE = "warm_start.json"
+METRICS_FILE = "metrics.jsonl"
+RESULTS_FILE = "results.json"
+
+DAMAGED = Damage(
+    RunFolderError, "restore the file from a copy of the run; without one, train again into another folder (--run)"
+)
+"""What the errors about a damaged run folder look like."""
+_RUN_ID = "run_id"
+_CONFIG_BYTES = 2**22
+"""The most bytes of a config."""
+_CONFIG_ID = f"# {_RUN_ID}: "
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """Reads and writes the files of a run folder.
+
+    Attributes:
+        folder: the run folder.
+        version: the version of its format.
+        run_id: the id of the run, which stays the same if the folder is moved or copied.
+    """
+
+    folder: Path
+    version: int
+    run_id: str
+
+    @classmethod
+    def open(cls, folder: Path) -> RunFiles:
+        """Reads the run's version and id.
+
+        Raises:
+            RunFolderError: ``environment.json`` is missing, damaged, or of another format version.
+        """
+        values = read_environment(folder)
+        return cls(folder, values["run_version"], values[_RUN_ID])
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether every file must carry its checksum and the run's id."""
+        return self.version > 1
+
+    def write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Writes a file, atomically."""
+        write_sealed_json(self.folder / name, {**values, _RUN_ID: self.run_id})
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Returns the values in a file; None if there is no such file.
+
+        Raises:
+            RunFolderError: it is damaged, or belongs to another run.
+        """
+        path = self.folder / name
+        try:
+            values = read_sealed_json(path, DAMAGED, required=self.has_checksums)
+        except FileNotFoundError:
+            return None
+        self._check_id(values.pop(_RUN_ID, None), path)
+        return values
+
+    def write_config(self, text: str) -> None:
+        """Writes ``config.yaml``, atomically."""
+        write_sealed_text(self.folder / CONFIG_FILE, f"{text.rstrip()}\n{_CONFIG_ID}{self.run_id}\n")
+
+    def read_config(self) -> bytes:
+        """Returns the YAML in ``config.yaml``.
+
+        Raises:
+            RunFolderError: it is missing, damaged, or belongs to another run.
+        """
+        path = self.folder / CONFIG_FILE
+        hint = f"a run's config is not to be edited; {DAMAGED.hint}"
+        try:
+            text = read_sealed_text(path, replace(DAMAGED, hint=hint), required=self.has_checksums, limit=_CONFIG_BYTES)
+        except FileNotFoundError:
+            raise DAMAGED.of(path, "is missing") from None
+        _, comment, found = text.rpartition(_CONFIG_ID.encode())
+        self._check_id(found.decode("utf-8", "replace").strip() if comment else None, path)
+        return text
+
+    def line(self, values: Mapping[str, Any]) -> str:
+        """Returns a line of a JSON lines file."""
+        return sealed_line({**values, _RUN_ID: self.run_id})
+
+    def metadata(self, checksum: str) -> dict[str, str]:
+        """Returns the metadata of a safetensors file whose arrays have this checksum."""
+        return {_RUN_ID: self.run_id, "xxh3_128": checksum}
+
+    def check_metadata(self, metadata: Mapping[str, str], checksum: str, path: Path) -> None:
+        """Compares the metadata of a safetensors file with its arrays and with this run.
+
+        Args:
+            metadata: the metadata.
+            checksum: the checksum of the arrays.
+            path: the file.
+
+        Raises:
+            RunFolderError: they differ, or are missing where they are required.
+        """
+        stored = metadata.get("xxh3_128")
+        if stored is None and self.has_checksums:
+            raise DAMAGED.of(path, "has no checksum")
+        if stored not in {None, checksum}:
+            raise DAMAGED.of(path, "is damaged: its content differs from its checksum")
+        self._check_id(metadata.get(_RUN_ID), path)
+
+    def _check_id(self, found: Any, path: Path) -> None:
+        if found is None and not self.has_checksums:
+            return
+        if found != self.run_id:
+            owner = "no run" if found is None else f"run {shorten(found)}"
+            raise RunFolderError(
+                f"{path}: belongs to {owner}, this folder holds run {self.run_id!r}",
+                "restore this run's own file; without a copy of it, train again into another folder (--run)",
+            )
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """Returns the values in ``environment.json``, with an int ``run_version`` and a text ``run_id``.
+
+    Raises:
+        RunFolderError: it is missing, damaged, or of a format version that this ziggurat does not read.
+    """
+    path = folder / ENVIRONMENT_FILE
+    try:
+        values = read_json_object(path, DAMAGED)
+    except FileNotFoundError:
+        raise DAMAGED.of(path, "is missing") from None
+    version = values.get("run_version")
+    if version not in _READABLE_VERSIONS:
+        raise RunFolderError(
+            f"{folder}: run format {shorten(version)} (ziggurat {values.get('ziggurat')}), "
+            f"this ziggurat {__version__} reads format {RUN_VERSION}",
+            "install the ziggurat version above, or train again into another folder (--run)",
+        )
+    values = unsealed(values, path, DAMAGED, required=version > 1)
+    if not isinstance(values.get(_RUN_ID), str):
+        raise DAMAGED.of(path, f"has no {_RUN_ID}")
+    return values
+
+
+def check_line(line: bytes, where: str, damage: Damage, run_id: str | None, required: bool) -> dict[str, Any]:
+    """Returns the values in a line that :meth:`RunFiles.line` made.
+
+    Args:
+        line: the line.
+        where: its file and number, for messages.
+        damage: the errors to raise.
+        run_id: the id that it must have; None: any.
+        required: whether it must have a checksum and an id.
+
+    Raises:
+        ZigguratError: of class ``damage.error``: it is damaged, or belongs to another run.
+    """
+    values = unsealed(as_object(parse_json(line, where, damage), where, damage), where, damage, required=required)
+    found = values.pop(_RUN_ID, None)
+    if run_id is not None and found != run_id and (required or found is not None):
+        raise damage.of(where, f"belongs to run {shorten(found)}, this folder holds run {run_id!r}")
+    return values
