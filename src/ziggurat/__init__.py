@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from ziggurat.training.run import Run
     from ziggurat.training.scaling.result import ScaleResult
     from ziggurat.training.scaling.sweep import Scaled, scale
+    from ziggurat.verification.verify import verify
 
 __all__ = [
     "DATASETS",
@@ -146,6 +147,7 @@ __all__ = [
     "to_yaml",
     "train",
     "train_planner",
+    "verify",
     "verify_checkpoints",
     "write_plan",
     "write_scale",
@@ -220,6 +222,7 @@ _SOURCES: dict[str, str] = {
     "to_yaml": "ziggurat.training.experiment",
     "train": _API,
     "train_planner": _API,
+    "verify": "ziggurat.verification.verify",
     "verify_checkpoints": f"{_INSPECT}.verification:verify",
     "write_plan": "ziggurat.report.plan.page",
     "write_scale": "ziggurat.report.scaling.page",

@@ -17,7 +17,7 @@ FUNCTIONS = {
     "gather_checkpoint", "generate", "get_dataset", "ingest", "inspect_checkpoint", "json_schema", "list_checkpoints",
     "load_experiment", "load_run", "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints", "plan",
     "predict", "predict_files", "prepare", "prune_checkpoints", "report_run", "scale", "to_yaml", "train",
-    "train_planner", "verify_checkpoints", "write_plan", "write_scale",
+    "train_planner", "verify", "verify_checkpoints", "write_plan", "write_scale",
 }  # fmt: skip
 CLASSES = {
     "CheckpointFolder", "Comparison", "Dataset", "Experiment", "Follower", "GeneratorConfig", "MetricSet", "Outcome",
@@ -37,7 +37,7 @@ COMMANDS = {
     "init": "draft_config", "prepare": "prepare", "plan": "plan", "ingest": "ingest", "train": "train",
     "evaluate": "evaluate", "predict": "predict_files", "report": "report_run", "scale": "scale",
     "generate": "generate", "schema": "json_schema", "doctor": "check_installation", "checkpoint": "list_checkpoints",
-    "datasets": "get_dataset",
+    "datasets": "get_dataset", "verify": "verify",
 }  # fmt: skip
 
 

@@ -97,6 +97,18 @@ def print_verification(found: Verification) -> None:
         )
 
 
+def print_lines(lines: Sequence[str]) -> None:
+    """Prints lines as they are."""
+    console = _console()
+    for line in lines:
+        _print_line(console, line)
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table whose columns are text."""
+    _console().print(_table(headers, rows, texts=range(len(headers))))
+
+
 def print_differences(names: Sequence[str], found: Sequence[Difference]) -> None:
     """Prints a line for each tensor, tables first."""
     console = _console()

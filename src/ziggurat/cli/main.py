@@ -28,6 +28,7 @@ from ziggurat.cli import (
     scale,
     schema,
     train,
+    verify,
 )
 from ziggurat.core.errors import ZigguratError
 from ziggurat.parallel.environment import has_other_ranks
@@ -50,6 +51,7 @@ app.command("report", short_help="Write a run's report as one HTML file.")(repor
 app.command("scale", short_help="Train growing sizes, fit a scaling law.")(scale.command)
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(datasets.app, name="datasets")
+app.command("verify", short_help="Compare all files with their checksums.")(verify.command)
 app.command("generate", short_help="Write a synthetic log.")(generate.command)
 app.command("schema", short_help="Print the JSON Schema of the config.")(schema.command)
 app.command("doctor", short_help="Check this installation.")(doctor.command)

@@ -1,0 +1,162 @@
+"""Verifies a run folder: each of its files, the fitted transform, and its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.inspect.verification import verify as verify_checkpoint_files
+from ziggurat.core.errors import RunFolderError
+from ziggurat.core.progress import Progress
+from ziggurat.planning.quantities import format_bytes
+from ziggurat.report.baselines.store import BASELINES_FILE, read_baselines
+from ziggurat.training.metrics_log import missing_records, read_metrics_log
+from ziggurat.training.placement.plan_resolution import read_plan, read_ranks
+from ziggurat.training.run import Run, open_run
+from ziggurat.training.run_files import (
+    CONFIG_FILE,
+    DAMAGED,
+    DATASET_FILE,
+    ENVIRONMENT_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    RESULTS_FILE,
+    ROW_ORDER_FILE,
+    WARM_START_FILE,
+    RunFiles,
+)
+from ziggurat.training.warm_start.load import warm_started
+from ziggurat.verification.datasets import verify_dataset, verify_transform
+from ziggurat.verification.findings import Checked, Findings, Problem
+
+_TRAIN_AGAIN = "run `ziggurat train` with the run's config again, which writes it anew"
+_OTHER_CHECKPOINT = "use another checkpoint (`ziggurat checkpoint list`); training continues from the newest whole one"
+
+
+def verify_run(folder: Path, findings: Findings, progress: Progress) -> None:
+    """Reads all files of a run and compares them with their checksums.
+
+    Args:
+        folder: the run folder.
+        findings: gets what is found.
+        progress: where to show progress.
+    """
+    files = findings.read(ENVIRONMENT_FILE, lambda: RunFiles.open(folder))
+    if files is None:
+        findings.notes.append(f"{folder}: without {ENVIRONMENT_FILE} only its checkpoints can be checked")
+        verify_checkpoints(CheckpointFolder(folder / "checkpoints"), findings.within("checkpoints/"), progress)
+        return
+    sealed = files.has_checksums
+    if not sealed:
+        findings.notes.append(f"{folder}: has format 1, whose files need not have checksums")
+    run = findings.read(CONFIG_FILE, lambda: open_run(folder), sealed=lambda found: sealed)
+    if run is None:
+        verify_checkpoints(CheckpointFolder(folder / "checkpoints"), findings.within("checkpoints/"), progress)
+        return
+    begun = _begun(run)
+    _verify_data(run, findings, progress, begun)
+    _verify_plan(run, files, findings, begun)
+    has_warm_start = begun and run.experiment.training.warm_start is not None
+    _verify_file(run, WARM_START_FILE, findings, lambda: warm_started(run), has_warm_start, DAMAGED.hint)
+    _verify_results(run, files, findings, begun)
+    baselines = folder / BASELINES_FILE
+    _verify_file(run, BASELINES_FILE, findings, lambda: read_baselines(baselines, files.run_id), False, "")
+    if begun:
+        verify_checkpoints(run.checkpoints, findings.within("checkpoints/"), progress)
+    else:
+        findings.notes.append(f"{folder}: has no checkpoint")
+
+
+def verify_checkpoints(
+    folder: CheckpointFolder, findings: Findings, progress: Progress, steps: list[int] | None = None
+) -> None:
+    """Verifies checkpoints, as ``ziggurat checkpoint verify`` does.
+
+    Args:
+        folder: the checkpoints.
+        findings: gets what is found.
+        progress: where to show progress.
+        steps: which ones; default: all.
+    """
+    try:
+        found = verify_checkpoint_files(folder, steps, progress)
+    except RunFolderError as error:
+        findings.damaged("", error.problem, error.hint)
+        return
+    for verdict in found.verdicts:
+        state = "whole" if verdict.state in {"whole", "deleted"} else "damaged"
+        detail = f"{verdict.files:,} files, {format_bytes(verdict.bytes)}"
+        findings.checked.append(Checked(f"{findings.prefix}step {verdict.step}", state, detail))
+        if state == "damaged":
+            problems = (f"{folder.where}: step {verdict.step}: {each}" for each in verdict.problems)
+            findings.problems += [Problem(each, _OTHER_CHECKPOINT) for each in problems]
+    if found.best_problem is not None:
+        hint = "delete it: the best checkpoint is then taken from the newest manifest"
+        findings.damaged("best.json", found.best_problem, hint)
+    findings.notes += [f"{folder.where}/{name}: is unfinished" for name in found.unfinished]
+    findings.notes += [f"{folder.where}/{name}: belongs to no checkpoint" for name in found.foreign]
+
+
+def _begun(run: Run) -> bool:
+    """Returns whether the run has a checkpoint."""
+    try:
+        return run.checkpoints.last() is not None
+    except RunFolderError:  # said when the checkpoints are verified
+        return True
+
+
+def _verify_file(
+    run: Run, name: str, findings: Findings, reading: Callable[[], object], expected: bool, hint: str
+) -> None:
+    """Checks a file that need not exist unless it is ``expected``."""
+    path = run.folder / name
+    if path.exists() or path.is_symlink():
+        sealed = run.files.has_checksums
+        findings.read(name, reading, sealed=lambda found: sealed)
+    elif expected:
+        findings.damaged(name, f"{path}: is missing", hint)
+
+
+def _verify_data(run: Run, findings: Findings, progress: Progress, begun: bool) -> None:
+    """Checks which dataset the run names, the run's copy of the transform, and the dataset if it is the run's own."""
+    _verify_file(run, DATASET_FILE, findings, run.pointer, begun, _TRAIN_AGAIN)
+    try:
+        pointer = run.pointer()
+    except RunFolderError:
+        pointer = None
+    if pointer is None:
+        if begun:
+            verify_transform(run.folder / "encoders", findings, None)
+        return
+    verify_transform(run.folder / "encoders", findings, pointer.encoders)
+    own = run.folder / "dataset"
+    if own.is_dir():
+        verify_dataset(own, findings.within("dataset/"), progress, copied=True)
+    else:
+        findings.notes.append(
+            f"its prepared dataset is not part of the run: `ziggurat verify {pointer.folder}` checks it"
+        )
+
+
+def _verify_plan(run: Run, files: RunFiles, findings: Findings, begun: bool) -> None:
+    _verify_file(run, PLAN_FILE, findings, lambda: read_plan(files), begun, _TRAIN_AGAIN)
+    _verify_file(run, ROW_ORDER_FILE, findings, lambda: read_ranks(files), False, "")
+
+
+def _verify_results(run: Run, files: RunFiles, findings: Findings, begun: bool) -> None:
+    path = run.metrics_path
+    _verify_file(run, RESULTS_FILE, findings, lambda: run.results, False, "")
+    restore = "restore it; only the report's curves and a sweep's times are made from it"
+    _verify_file(run, METRICS_FILE, findings, lambda: read_metrics_log(path, files), begun, restore)
+    try:
+        results, written, last = run.results, run.written_records, run.checkpoints.last()
+        records = read_metrics_log(path, files)
+    except RunFolderError:  # said above
+        return
+    if results is None:
+        findings.notes.append(f"{run.folder}: has no {RESULTS_FILE}, as training has not finished")
+    elif path.exists() and last is not None and last >= results["steps"]:
+        missing = missing_records(records, written)
+        if missing is not None:
+            findings.damaged(METRICS_FILE, f"{path}: is incomplete: {missing}", restore)
