@@ -123,6 +123,7 @@ def main() -> None:
             _print_error(explained.problem, explained.hint)
         _exit(1)
     except OSError as error:
+        _exit_for_part(error)
         if _passed_to_launcher(error):
             _exit(1)
         _print_error(
@@ -135,6 +136,7 @@ def main() -> None:
             if not _passed_to_launcher(explained):
                 _print_error(explained.problem, explained.hint)
             _exit(1)
+        _exit_for_part(error)
         if _passed_to_launcher(error):
             traceback.print_exc()
             _exit(1)
@@ -169,6 +171,22 @@ def _explain_thread_limit(error: Exception) -> ZigguratError | None:
     from ziggurat.core.memory import thread_limit_error
 
     return thread_limit_error(error)
+
+
+def _exit_for_part(error: Exception) -> None:
+    """Exits if ``error`` was raised in a part from outside the package, and tells it by the lines of that part.
+
+    With ``ZIGGURAT_TRACEBACK`` set it returns, and the whole traceback is printed.
+    """
+    if os.environ.get("ZIGGURAT_TRACEBACK"):
+        return
+    from ziggurat.core.outside.failures import explained_failure
+
+    explained = explained_failure(error)
+    if explained is not None:
+        if not _passed_to_launcher(explained):
+            _print_error(explained.problem, explained.hint)
+        _exit(1)
 
 
 def _print_usage_error(error: Any) -> None:

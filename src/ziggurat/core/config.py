@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema
 
 from ziggurat.core.config_numbers import with_real_numbers
 from ziggurat.core.config_places import IMPORT_KEY, Location
-from ziggurat.core.config_problems import describe_problems
+from ziggurat.core.config_problems import describe_problems, hint_for
 from ziggurat.core.errors import ConfigError, shorten
 
 
@@ -78,10 +78,8 @@ def parse_config(
         return kind.model_validate(dict(values))
     except pydantic.ValidationError as error:
         items = cast("list[dict[str, Any]]", error.errors(include_url=False))
-        raise ConfigError(
-            describe_problems(kind, values, items, source, overridden),
-            "correct the keys above; `ziggurat schema` prints every key with its type and default",
-        ) from None
+        hint = hint_for(items, source)
+        raise ConfigError(describe_problems(kind, values, items, source, overridden), hint) from None
 
 
 def set_by_path(values: dict[str, Any], path: str, value: Any) -> Location:

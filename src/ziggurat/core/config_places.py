@@ -106,6 +106,11 @@ def classes_at(
     return classes
 
 
+def is_importable(kind: type[pydantic.BaseModel]) -> bool:
+    """Returns whether a config class is that of a part, in whose place one from outside the package can be named."""
+    return isinstance(getattr(kind, "reference", None), property)
+
+
 def config_classes(annotation: Any) -> list[type[pydantic.BaseModel]]:
     """Returns every config class in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):

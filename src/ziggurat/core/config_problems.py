@@ -15,11 +15,13 @@ from ziggurat.core.config_places import (
     classes_at,
     config_classes,
     display_path,
+    is_importable,
     keys_at,
     tags_at,
     without_tags,
 )
 from ziggurat.core.errors import nearest, shorten
+from ziggurat.core.outside.importing import import_hint
 
 _NO_SECTION = ("dict_type", "model_type", "model_attributes_type")
 
@@ -87,6 +89,15 @@ def describe_problems(
     return "\n  ".join([count if all_overridden else f"{source}: {count}", *lines])
 
 
+def hint_for(items: Sequence[Mapping[str, Any]], source: str) -> str:
+    """Returns what the user can do about the problems; for the arguments see :func:`describe_problems`."""
+    imports = [item["ctx"] for item in items if item["type"] == "part_import"]
+    hints = [import_hint(each["hint"], each["module"], each["alias"], source) for each in imports]
+    if len(imports) < len(items):
+        hints.append("correct the keys above; `ziggurat schema` prints every key with its type and default")
+    return "; ".join(dict.fromkeys(hints))
+
+
 def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Mapping[str, Any]) -> str:
     location = tuple(cast("Sequence[str | int]", item["loc"]))
     path = display_path(kind, values, without_tags(values, location))
@@ -95,7 +106,8 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
             allowed = keys_at(kind, location[:-1], values)
             close = nearest(str(location[-1]), allowed)
             hint = f"did you mean {close!r}?" if close else f"allowed: {', '.join(sorted(allowed))}"
-            return f"{path}: unknown key; {hint}"
+            own = "" if close else _of_your_own(kind, location[:-1], values)
+            return f"{path}: unknown key; {hint}{own}"
         case "missing":
             return f"{path}: required key is missing"
         case "union_tag_invalid":
@@ -123,8 +135,24 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
             message = _PLAIN_WORDS.get(item["type"], str(item["msg"])).format(**item.get("ctx", {}))
             if item["type"] in _NO_SECTION and len(classes_at(kind, location)) > 1:
                 tag, allowed = next((tag, found) for tag in TAGS if (found := tags_at(kind, location, tag)))
-                message += f", {tag} among them ({', '.join(allowed)})"
+                message += f", {tag} among them ({', '.join(allowed)})" + _of_your_own(kind, location, values)
             return f"{path}: {message}; received {shorten(item.get('input'))}"
+
+
+def _of_your_own(kind: type[pydantic.BaseModel], location: Location, values: Mapping[str, Any]) -> str:
+    """Returns how a class from outside the package is named at a location, if one can be; else an empty text."""
+    if not any(is_importable(each) for each in classes_at(kind, location, values)):
+        return ""
+    place: Any = values
+    for step in without_tags(values, location):
+        if isinstance(place, Mapping):
+            place = cast("Mapping[Any, Any]", place).get(step, place)
+        elif isinstance(place, list):
+            place = cast("list[Any]", place)[int(step)]
+    if isinstance(place, Mapping) and IMPORT_KEY in place:
+        return ""
+    given = place if isinstance(place, str) and ":" in place else "MODULE:CLASS"
+    return f'; a class of your own is named by {{{IMPORT_KEY}: "{given}"}}'
 
 
 def _other_class(

@@ -59,6 +59,8 @@ def within(key: str) -> Generator[None]:
     try:
         yield
     except InvalidSection as error:
+        if " " in error.key.partition(".")[0]:  # a sentence, as a ConfigError begins with
+            raise InvalidSection(key, error.problem, error.hint) from None
         raise InvalidSection(f"{key}.{error.key}" if error.key else key, error.fault, error.hint) from None
     except ConfigError as error:
         raise InvalidSection(key, error.problem, error.hint) from None

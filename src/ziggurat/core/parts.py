@@ -12,11 +12,9 @@ parts. Naming a class runs the code of its module, as any import does.
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 import pydantic
@@ -24,7 +22,11 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from ziggurat.core.config import Config
 from ziggurat.core.config_places import IMPORT_KEY, IMPORTED
-from ziggurat.core.errors import nearest
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.outside.failures import called
+from ziggurat.core.outside.importing import CannotImport, import_named
+
+MadeT = TypeVar("MadeT")
 
 IMPORT_ERROR = "part_import"
 """The type of pydantic errors about what ``import`` names."""
@@ -49,8 +51,37 @@ class PartConfig(Config):
         """``MODULE:CLASS`` for a part from outside the package, else None."""
         return self._reference
 
+    def made(self, make: Callable[[], Any], kind: type[MadeT], by: str = "build") -> MadeT:
+        """Returns what ``make`` returns: the part, built by a method of this config.
+
+        A part from outside the package is an error that names it if it is not of the kind that its users expect.
+
+        Args:
+            make: calls the method.
+            kind: the class that the part must be of.
+            by: the method's name.
+
+        Raises:
+            ConfigError: the method raised an exception of its own, or returned something else.
+        """
+        if self._reference is None:
+            return make()
+        found = called(self.title, by, make, defined=getattr(type(self), by))
+        if not isinstance(found, kind):
+            received = "None" if found is None else f"a {type(found).__qualname__}"
+            raise ConfigError(
+                f"{self.title}: {by} returned {received}, expected a {public_name(kind)}",
+                f"return the part at the end of `{by}`"
+                if found is None
+                else f"derive the part from {public_name(kind)}",
+            )
+        return found
+
 
 PartT = TypeVar("PartT", bound=PartConfig)
+
+_NOUNS: dict[type[PartConfig], str] = {}
+"""The base config of each kind that a config may import -> what the kind is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +95,9 @@ class Importable:
 
     base: type[PartConfig]
     noun: str
+
+    def __post_init__(self) -> None:
+        _NOUNS[self.base] = self.noun
 
     def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         def validate(value: Any, inner: core_schema.ValidatorFunctionWrapHandler) -> Any:
@@ -93,7 +127,7 @@ class Importable:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler) -> Any:
         inner = cast("Any", schema)["schema"]
         outside = {
-            "title": f"A {self.noun} from outside the package",
+            "title": f"{article(self.noun).capitalize()} from outside the package",
             "type": "object",
             "required": [IMPORT_KEY],
             "properties": {
@@ -110,7 +144,7 @@ class Importable:
 def imported_config(reference: Any, base: type[PartT], noun: str) -> type[PartT]:
     """Imports the part that ``reference`` names, and returns its config class.
 
-    The working directory is searched after the installed packages, so that a module next to the config file is found.
+    The working directory is searched after the installed packages, so that a module in it is found.
 
     Args:
         reference: ``MODULE:CLASS``, where the class has a nested ``Config`` or is one itself.
@@ -120,38 +154,54 @@ def imported_config(reference: Any, base: type[PartT], noun: str) -> type[PartT]
     Raises:
         PydanticCustomError: the reference is malformed, cannot be imported, or names something else.
     """
-    module_name, separator, attribute = reference.partition(":") if isinstance(reference, str) else ("", "", "")
-    if not separator or not module_name or not attribute:
-        raise _error("expected MODULE:CLASS, as in my_package.my_module:MyClass; received {received}", repr(reference))
-    working_folder = str(Path.cwd())
-    if working_folder not in sys.path:
-        sys.path.append(working_folder)
     try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = f"there is no module {error.name!r}"
-        where = f"it is looked for among the installed packages and below {working_folder}"
-        raise _error("{received}", f"{missing}; {where}") from None
-    except Exception as error:
-        raise _error(
-            "{received}", f"{module_name} fails while it is imported: {type(error).__name__}: {error}"
-        ) from error
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            close = nearest(name, [each for each in vars(found) if not each.startswith("_")])
-            raise _error(
-                "{received}", f"{module_name} has no {name!r}" + (f"; did you mean {close!r}?" if close else "")
-            )
-        found = getattr(found, name)
+        found = import_named(reference)
+    except CannotImport as error:
+        raise _error(error.problem, error.hint, error.module, error.alias) from error.__cause__
     config: Any = found if isinstance(found, type) and issubclass(found, PartConfig) else getattr(found, "Config", None)
     if not (isinstance(config, type) and issubclass(config, base)):
-        wanted = f"{base.__module__}.{base.__qualname__}"
-        raise _error("{received}", f"{reference} is no {noun}: its nested class Config must be derived from {wanted}")
+        raise _error(*_of_another_kind(reference, config, base, noun))
     missing = sorted(getattr(config, "__abstractmethods__", ()))
     if missing:
-        raise _error("{received}", f"{reference}: its Config lacks {', '.join(missing)}")
+        raise _error(f"{reference}: its Config lacks {', '.join(missing)}", f"define it as {public_name(base)} does")
     IMPORTED[cast("str", reference)] = config
     return config
+
+
+def _of_another_kind(reference: Any, config: Any, base: type[PartConfig], noun: str) -> tuple[str, str]:
+    """Returns problem and hint for a class whose ``Config`` is not one of the kind that is wanted."""
+    mro = config.__mro__ if isinstance(config, type) else ()
+    other = next((_NOUNS[each] for each in mro if each in _NOUNS), None)
+    wanted = public_name(base)
+    if other is not None:
+        return (
+            f"{reference} is {article(other)}, not {article(noun)}",
+            f"name {article(noun)} here; the table in docs/extending.md says where a config names each kind of part",
+        )
+    if config is None:
+        return (
+            f"{reference} is no {noun}: it has no nested class Config",
+            f"give it one: `class Config({wanted.rpartition('.')[2]})`, from {wanted}",
+        )
+    return (
+        f"{reference} is no {noun}: its nested class Config must be derived from {wanted}",
+        f"write `class Config({wanted.rpartition('.')[2]})`",
+    )
+
+
+def public_name(kind: type) -> str:
+    """Returns the name by which authors of parts import a class, in ``ziggurat.extension`` if it is one of ours."""
+    if kind.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return f"ziggurat.extension.{kind.__qualname__}"
+    steps = kind.__module__.split(".")
+    modules = [".".join(steps[:count]) for count in range(1, len(steps) + 1)]
+    public = (each for each in modules if getattr(sys.modules.get(each), kind.__name__, None) is kind)
+    return f"{next(public, kind.__module__)}.{kind.__qualname__}"
+
+
+def article(noun: str) -> str:
+    """Returns the noun with its indefinite article."""
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
 def built_in(union: Any, base: type[PartT]) -> tuple[type[PartT], ...]:
@@ -164,5 +214,6 @@ def built_in_names(union: Any) -> tuple[str, ...]:
     return tuple(str(each.model_fields["name"].default) for each in built_in(union, PartConfig))
 
 
-def _error(template: str, received: str) -> PydanticCustomError:
-    return PydanticCustomError(IMPORT_ERROR, cast("Any", template), {"received": received})
+def _error(problem: str, hint: str, module: str = "", alias: str = "") -> PydanticCustomError:
+    context = {"problem": problem, "hint": hint, "module": module, "alias": alias}
+    return PydanticCustomError(IMPORT_ERROR, "{problem}", context)

@@ -5,7 +5,7 @@ Shape legend: B rows of the batch, S positions, W floats of a table's row, K vec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ziggurat.embeddings.layout import FieldSource, Layout
 from ziggurat.embeddings.torchrec_terms import inner_name
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, known_flops
+from ziggurat.interactions.counted_flops import FlopsUnknown
 from ziggurat.interactions.mlp import MLP
 
 DIRECT = ""
@@ -22,11 +23,23 @@ DIRECT = ""
 
 @dataclass(frozen=True, slots=True)
 class FieldCost:
-    """The cost of one learned step from rows to fields; FLOPs are those of the forward pass per example."""
+    """The cost of one learned step from rows to fields; FLOPs are those of the forward pass per example, if known."""
 
     name: str
     parameters: int
-    flops: int
+    flops: int | None
+
+
+def total_flops(costs: Sequence[FieldCost]) -> int:
+    """Returns the FLOPs of all steps.
+
+    Raises:
+        FlopsUnknown: those of a step are not known; the message names it.
+    """
+    unknown = [cost.name for cost in costs if cost.flops is None]
+    if unknown:
+        raise FlopsUnknown(f"the FLOPs of {unknown[0]} are not known", "define its matmul_flops()")
+    return sum(cost.flops or 0 for cost in costs)
 
 
 class Fields(nn.Module):
@@ -41,7 +54,7 @@ class Fields(nn.Module):
         )
         self.encoders = nn.ModuleDict(
             {
-                _inner(feature): how.encoder.build(how.count, self._table_of[feature].dim)
+                _inner(feature): how.encoder.built(how.count, self._table_of[feature].dim)
                 for feature, how in layout.positions.items()
             }
         )
@@ -110,4 +123,4 @@ def _inner(feature: str) -> str:
 
 def _cost(name: str, block: nn.Module) -> FieldCost:
     assert isinstance(block, Block)
-    return FieldCost(name, sum(parameter.numel() for parameter in block.parameters()), block.flops())
+    return FieldCost(name, sum(parameter.numel() for parameter in block.parameters()), known_flops(block))

@@ -6,10 +6,44 @@ Shape legend: B rows, F fields in, F' fields out, D embedding dim, n outputs of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from ziggurat.core.errors import ConfigError
 from ziggurat.core.parts import PartConfig
+from ziggurat.interactions.counted_flops import FlopsUnknown, counted_flops
+
+MASK = "mask"
+"""Beginning of the names of inputs that are truth values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a module from outside the package comes from, and for which shapes it was built.
+
+    Attributes:
+        title: its import reference.
+        inputs: name of an input of ``forward`` -> its shape without rows.
+        output: the output's shape without rows.
+        axes: the output's axes in words, such as ``(rows, fields, dims)``.
+    """
+
+    title: str
+    inputs: Mapping[str, tuple[int, ...]]
+    output: tuple[int, ...]
+    axes: str
+
+    def example(self, rows: int, device: torch.device) -> list[Tensor]:
+        """Returns inputs of ``forward`` that hold zeros and set masks."""
+        return [
+            torch.ones(rows, *shape, dtype=torch.bool, device=device)
+            if name.startswith(MASK)
+            else torch.zeros(rows, *shape, device=device)
+            for name, shape in self.inputs.items()
+        ]
 
 
 class Block(nn.Module, ABC):
@@ -28,13 +62,23 @@ class Block(nn.Module, ABC):
 
     Attributes:
         out_features: the output's size along dimension 1: F' for a block, n for a head.
+        origin: for a block from outside the package, where it comes from.
     """
 
     out_features: int
+    origin: Origin | None = None
 
-    @abstractmethod
     def matmul_flops(self) -> int:
-        """Returns the FLOPs of the matrix products, per example."""
+        """Returns the FLOPs of the matrix products, per example.
+
+        A block from outside the package need not define it: they are then counted while rows pass through the block.
+
+        Raises:
+            FlopsUnknown: they are neither defined nor can be counted.
+        """
+        if self.origin is None:
+            raise FlopsUnknown(f"{type(self).__qualname__} defines no matmul_flops()", "define it")
+        return counted_flops(self, self.origin.example)
 
     def elementwise_flops(self) -> int:
         """Returns the FLOPs of the element-wise products and sums in the block's equation, per example."""
@@ -43,6 +87,30 @@ class Block(nn.Module, ABC):
     def flops(self) -> int:
         """Returns the forward FLOPs per example, under the convention of the class."""
         return self.matmul_flops() + self.elementwise_flops()
+
+
+def known_flops(block: Block) -> int | None:
+    """Returns the FLOPs of a block; None if they are neither defined nor can be counted."""
+    try:
+        return block.flops()
+    except FlopsUnknown:
+        return None
+
+
+def checked_out_features(title: str, block: Block) -> int:
+    """Returns the ``out_features`` of a block from outside the package.
+
+    Raises:
+        ConfigError: it is missing, or no positive number.
+    """
+    found = getattr(block, "out_features", None)
+    if not isinstance(found, int) or found < 1:
+        received = "no out_features" if found is None else f"out_features = {found!r}"
+        raise ConfigError(
+            f"{title}: build returned a block with {received}, expected a whole number of at least 1",
+            "set self.out_features in __init__ to the number of fields that forward returns",
+        )
+    return found
 
 
 class BlockSettings(PartConfig):
@@ -59,3 +127,15 @@ class BlockSettings(PartConfig):
         Raises:
             ConfigError: the block cannot work with these sizes.
         """
+
+    def built(self, features: int, dim: int) -> Block:
+        """Returns :meth:`build`'s block; one from outside the package is checked, and knows its origin.
+
+        Raises:
+            ConfigError: the block cannot work with these sizes, or ``build`` fails or returns something else.
+        """
+        block = self.made(lambda: self.build(features, dim), Block)
+        if self.reference is not None:
+            output = (checked_out_features(self.title, block), dim)
+            block.origin = Origin(self.title, {"emb_BFD": (features, dim)}, output, "(rows, out_features, dims)")
+        return block

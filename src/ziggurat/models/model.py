@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.parts import PartConfig
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, Origin
+from ziggurat.interactions.counted_flops import FlopsUnknown, counted_flops
 from ziggurat.interactions.numeric_embedding import NumericEmbedding
 from ziggurat.models.growth import wider
 
@@ -41,6 +42,11 @@ class ModelDims:
         """N, the width of a flattened row: the dense features, then the embeddings."""
         return self.dense + self.features * self.dim
 
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """Name of an input of a model's ``forward`` -> its shape without rows."""
+        return {"dense_BF": (self.dense,), "emb_BFD": (self.features, self.dim)}
+
 
 class ModelSettings(PartConfig):
     """The base of every model's config."""
@@ -57,6 +63,17 @@ class ModelSettings(PartConfig):
         Raises:
             ConfigError: the model cannot work with these sizes; the message names sizes or models that can.
         """
+
+    def built(self, dims: ModelDims) -> Model:
+        """Returns :meth:`build`'s model; one from outside the package is checked, and knows its origin.
+
+        Raises:
+            ConfigError: the model cannot work with these sizes, or ``build`` fails or returns something else.
+        """
+        model = self.made(lambda: self.build(dims), Model)
+        if self.reference is not None:
+            model.origin = Origin(self.title, dims.inputs, (dims.tasks,), "(rows, tasks)")
+        return model
 
     def embedding_dim(self, requested: int, tasks: int = 1) -> int:
         """Returns the embedding dim that this model needs, given the one that the experiment requests."""
@@ -94,9 +111,14 @@ class Model(nn.Module, ABC):
     Args:
         dims: the sizes.
 
+    Attributes:
+        origin: for a model from outside the package, where it comes from.
+
     Raises:
         ConfigError: there are neither dense nor looked-up features.
     """
+
+    origin: Origin | None = None
 
     def __init__(self, dims: ModelDims) -> None:
         super().__init__()
@@ -120,11 +142,29 @@ class Model(nn.Module, ABC):
         """Returns the logits (B, T) in whatever dtype autocast leaves them; :meth:`forward` converts them."""
 
     def flops(self) -> int:
-        """Returns the forward FLOPs per example, summed over :meth:`parts`.
+        """Returns the forward FLOPs per example, by the convention of :class:`~ziggurat.interactions.block.Block`.
 
-        They are counted by the convention of :class:`~ziggurat.interactions.block.Block`.
+        Those of a model of this package are summed over :meth:`parts`. Another model may be made of any modules: its
+        matrix products are counted while rows pass through it, and the element-wise products of its blocks added.
+
+        Raises:
+            FlopsUnknown: they are neither defined nor can be counted, or no product is found to count.
         """
-        return sum(block.flops() for block in self.parts())
+        if not self.counts_flops:
+            return sum(block.flops() for block in self.parts())
+        origin = self.origin or Origin(type(self).__qualname__, self.dims.inputs, (self.dims.tasks,), "")
+        found = counted_flops(self, origin.example) + sum(block.elementwise_flops() for block in self.parts())
+        if not found:
+            raise FlopsUnknown(
+                f"{origin.title} defines no flops(), and has no matrix product that torch counts",
+                "define flops(): the FLOPs of one row, forward",
+            )
+        return found
+
+    @property
+    def counts_flops(self) -> bool:
+        """Whether the FLOPs of this model are counted, because it comes from outside and does not define them."""
+        return type(self).flops is Model.flops and not type(self).__module__.startswith(f"{__package__}.")
 
     def parts(self) -> list[Block]:
         """Returns the model's blocks: those that are its attributes, directly or in a ``ModuleList``."""

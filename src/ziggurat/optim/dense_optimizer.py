@@ -41,7 +41,8 @@ class DenseOptimizerSettings(PartConfig):
             parameters: name -> parameter; their order is that of the optimizer's state.
 
         Raises:
-            ConfigError: there is nothing to optimize.
+            ConfigError: there is nothing to optimize; or, for an optimizer from outside the package, ``make`` fails,
+                returns something else, or an optimizer of other parameters or without learning rates.
         """
         trainable = [(name, parameter) for name, parameter in parameters.items() if parameter.requires_grad]
         if not trainable:
@@ -53,4 +54,22 @@ class DenseOptimizerSettings(PartConfig):
             groups.append({"params": matrices, "weight_decay": getattr(self, "weight_decay", 0.0)})
         if vectors:
             groups.append({"params": vectors, "weight_decay": 0.0})
-        return self.make(groups)
+        optimizer = self.made(lambda: self.make(groups), torch.optim.Optimizer, "make")
+        if self.reference is not None:
+            _check_groups(self.title, optimizer, dict(trainable))
+        return optimizer
+
+
+def _check_groups(title: str, optimizer: torch.optim.Optimizer, given: Mapping[str, nn.Parameter]) -> None:
+    """Refuses an optimizer from outside the package that training cannot use for the given parameters."""
+    for number, group in enumerate(optimizer.param_groups):
+        if "lr" not in group:
+            raise ConfigError(
+                f"{title}: group {number} of the optimizer has no 'lr', which the schedule multiplies",
+                "give the optimizer's groups their learning rate as `lr`",
+            )
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    left_out = [name for name, parameter in given.items() if id(parameter) not in held]
+    if left_out or len(held) != len(given):
+        fault = f"lacks {', '.join(left_out[:5])}" if left_out else "holds parameters that it was not given"
+        raise ConfigError(f"{title}: the optimizer that make returned {fault}", "make it from `groups` as they are")

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from ziggurat.core.errors import EnvironmentMismatch, LostRank, ZigguratError
+from ziggurat.core.outside.failures import PartFailed
 from ziggurat.core.temporary import TemporaryFolder, temporary_folder
 from ziggurat.parallel.environment import has_other_ranks
 
@@ -135,7 +136,7 @@ def report_failure(error: BaseException) -> bool:
         "problem": error.problem if is_ours else f"{type(error).__name__}: {error}",
         "hint": error.hint if is_ours else "",
         "caused": not isinstance(error, LostRank),
-        "final": is_ours and not isinstance(error, LostRank),
+        "final": is_ours and not isinstance(error, LostRank | PartFailed),
     }
     Path(path).write_text(json.dumps(values), encoding="utf-8")
     return True

@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from ziggurat.core.errors import ConfigError, InvalidSection
+from ziggurat.core.outside.failures import called
 from ziggurat.core.parts import PartConfig
 from ziggurat.core.plan import Plan, Shard
 from ziggurat.core.progress import Progress
 from ziggurat.core.tables import TableSpec
+from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.problem import Problem
 
 Parts = tuple[tuple[TableSpec, Shard], ...]
@@ -48,6 +51,56 @@ class Planner(ABC):
         return self
 
 
+class OutsidePlanner(Planner):
+    """A planner from outside the package, whose plans are checked before they are used.
+
+    Args:
+        planner: the planner.
+        title: its import reference.
+    """
+
+    def __init__(self, planner: Planner, title: str) -> None:
+        self._planner, self._title = planner, title
+        self.uses_slow_memory = planner.uses_slow_memory  # pyright: ignore[reportAttributeAccessIssue]
+
+    def plan(self, problem: Problem) -> Plan:
+        """Returns the planner's plan.
+
+        Raises:
+            NoFeasiblePlan: as the planner raises it.
+            ConfigError: the planner fails, returns no plan, or one that is not possible or breaks a constraint.
+        """
+        planner: Any = self._planner  # its author may return anything
+        plan = called(self._title, "plan", lambda: planner.plan(problem), defined=type(planner).plan)
+        if not isinstance(plan, Plan):
+            received = "None" if plan is None else f"a {type(plan).__qualname__}"
+            raise ConfigError(f"{self._title}: plan returned {received}, expected a ziggurat.Plan", _RETURN_A_PLAN)
+        try:
+            check_plan(plan, problem.tables, problem.topology)
+        except InvalidSection as error:
+            fault = f"{error.key}: {error.fault}" if error.key else error.fault
+            raise ConfigError(f"{self._title}: plan returned an impossible plan: {fault}", _RETURN_A_PLAN) from None
+        for name, constraint in problem.constraints.items():
+            placement = plan.placements[name]
+            if placement.sharding != constraint.sharding or constraint.ranks not in (None, placement.ranks):
+                raise ConfigError(
+                    f"{self._title}: plan places table {name!r} as {placement}, but the config asks for {constraint}",
+                    "keep to problem.constraints, which holds what planning.tables asks for",
+                )
+        return plan
+
+    @property
+    def first_answer(self) -> Planner:
+        quick = self._planner.first_answer
+        return self if quick is self._planner else OutsidePlanner(quick, self._title)
+
+
+_RETURN_A_PLAN = (
+    "return Plan(problem.topology.world_size, placements, problem.topology.devices) with a Placement for each table of "
+    "problem.tables"
+)
+
+
 class PlannerSettings(PartConfig):
     """The base config of planners.
 
@@ -70,6 +123,16 @@ class PlannerSettings(PartConfig):
         Raises:
             ConfigError: the learned costs or policy are not where the config says.
         """
+
+    def built(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> Planner:
+        """Returns :meth:`build`'s planner; the plans of one from outside the package are checked.
+
+        Raises:
+            ConfigError: the learned costs or policy are not where the config says, or ``build`` fails or returns
+                something else.
+        """
+        planner = self.made(lambda: self.build(time_parts, progress), Planner)
+        return planner if self.reference is None else OutsidePlanner(planner, self.title)
 
     @property
     def label(self) -> str:

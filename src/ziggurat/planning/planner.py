@@ -48,7 +48,7 @@ def plan_tables(
         ConfigError: ``planning.tables`` asks for an impossible placement; the message names the key.
         NoFeasiblePlan: the devices lack memory; the message says which changes would suffice.
     """
-    planner = config.planner.build(time_parts, progress)
+    planner = config.planner.built(time_parts, progress)
     return plan_problem(problem_of(tables, statistics, topology, config, batch_size), planner)
 
 

@@ -15,12 +15,13 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.data.encoded.dataset import Dataset, Split
-from ziggurat.embeddings.fields import Fields
+from ziggurat.embeddings.fields import Fields, total_flops
 from ziggurat.features.config import NumericFeature
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.numeric.steps import Bucketise
 from ziggurat.features.transform import Transform
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, known_flops
+from ziggurat.interactions.counted_flops import FlopsUnknown
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.models.build import model_dims
 from ziggurat.report.baselines.compare import compare
@@ -171,15 +172,20 @@ def _our_rows(run: Run, metrics: MetricSet, ranks: int) -> list[ComparisonRow]:
 
 def _model_size(experiment: Experiment, dataset: Dataset) -> ModelSize:
     layout = experiment.layout(dataset.schema)
-    model, fields = experiment.model.build(model_dims(layout)), Fields(layout).costs()
-    parts = [ModelPart(cost.name, cost.parameters, cost.flops) for cost in fields]
+    model, fields = experiment.model.built(model_dims(layout)), Fields(layout).costs()
+    parts = [ModelPart(cost.name, cost.parameters, cost.flops or None) for cost in fields]
     parts += [
-        ModelPart(name, sum(p.numel() for p in block.parameters()), block.flops())
+        ModelPart(name, sum(p.numel() for p in block.parameters()), known_flops(block) or None)
         for name, block in model.named_children()
         if isinstance(block, Block)
     ]
     parameters = model.parameter_count() + sum(cost.parameters for cost in fields)
-    return ModelSize(experiment.model.title, parameters, model.flops() + sum(cost.flops for cost in fields), parts)
+    note = "matrix products were counted by torch, as the model defines no flops()" if model.counts_flops else ""
+    try:
+        flops = model.flops() + total_flops(fields)
+    except FlopsUnknown as error:
+        flops, note = None, error.problem
+    return ModelSize(experiment.model.title, parameters, flops, parts, note)
 
 
 def _feature_row(name: str, statistics: DatasetStatistics) -> FeatureRow:

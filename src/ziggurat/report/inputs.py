@@ -94,21 +94,30 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelPart:
-    """A named part of the dense model: its parameters, and the FLOPs of its forward pass per example."""
+    """A named part of the dense model: its parameters, and the FLOPs of its forward pass per example, if known."""
 
     name: str
     parameters: int
-    flops: int
+    flops: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """The model's size; ``flops`` is that of the forward pass per example, with a multiply-add counted as 2."""
+    """The model's size.
+
+    Attributes:
+        name: the model.
+        dense_parameters: the number of parameters outside the tables.
+        flops: FLOPs of the forward pass per example, with a multiply-add counted as 2; None if they are not known.
+        parts: the model's parts.
+        note: why the FLOPs are not known, or how they were counted if the model does not state them.
+    """
 
     name: str
     dense_parameters: int
-    flops: int
+    flops: int | None
     parts: Sequence[ModelPart] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

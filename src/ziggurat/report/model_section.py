@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ziggurat.report import charts, numbers
-from ziggurat.report.inputs import FeatureRow, ReportInputs
+from ziggurat.report.inputs import FeatureRow, ModelSize, ReportInputs
 from ziggurat.report.markup import Html, el, escape, join, section, table
 
 
@@ -49,13 +49,17 @@ def size(inputs: ReportInputs) -> Html | None:
             f"{inputs.model.name}: {numbers.count(inputs.model.dense_parameters)} dense parameters and "
             f"{numbers.count(embedding_parameters)} in {len(inputs.tables)} embedding tables "
             f"({numbers.size(embedding_bytes)} with optimizer state). "
-            f"One prediction takes {numbers.scaled(inputs.model.flops, 'FLOP')}; a multiply-add counts as two, and "
-            "look-ups are not counted."
+            f"{_flops(inputs.model)}"
         )
         parts.append(el("p", sentence))
         if inputs.model.parts:
             rows: list[list[object]] = [
-                [part.name, numbers.count(part.parameters), numbers.count(part.flops)] for part in inputs.model.parts
+                [
+                    part.name,
+                    numbers.count(part.parameters),
+                    "not counted" if part.flops is None else numbers.count(part.flops),
+                ]
+                for part in inputs.model.parts
             ]
             parts.append(table(["Part", "Parameters", "FLOP per example"], rows))
     if inputs.tables:
@@ -104,6 +108,17 @@ def data_line(inputs: ReportInputs) -> str:
     line = " · ".join(f"{numbers.count(rows)} {split}" for split, rows in inputs.rows.items())
     rejected = f" · {numbers.count(inputs.quarantined_rows)} rows rejected" if inputs.quarantined_rows else ""
     return f"{line}{rejected}"
+
+
+def _flops(model: ModelSize) -> str:
+    """Returns the sentence with the FLOPs of a prediction."""
+    if model.flops is None:
+        return f"The FLOP of a prediction are not counted: {model.note}."
+    how = f"; {model.note}" if model.note else ""
+    return (
+        f"One prediction takes {numbers.scaled(model.flops, 'FLOP')}; a multiply-add counts as two, and "
+        f"look-ups are not counted{how}."
+    )
 
 
 def _looked_up(row: FeatureRow) -> list[object]:

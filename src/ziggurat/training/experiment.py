@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pydantic
-import torch
 from pydantic.json_schema import GenerateJsonSchema
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ziggurat.checkpoint.config import CheckpointsConfig
+from ziggurat.contracts.modules import check_model, check_sequence_encoder
+from ziggurat.contracts.optimizers import check_dense_optimizer
+from ziggurat.contracts.planners import check_planner
 from ziggurat.core.config import Config, parse_config, set_by_path
 from ziggurat.core.config_places import display_path
 from ziggurat.core.errors import ConfigError, nearest, shorten, within
@@ -71,6 +73,8 @@ class Experiment(Config):
     def check(self) -> None:
         """Checks the sections against each other, and that the model can be built on the features.
 
+        Parts from outside the package are called with a few rows, and what they return is checked.
+
         Raises:
             ConfigError: a value is not possible; the message names the key, the value and the possible values.
         """
@@ -91,12 +95,16 @@ class Experiment(Config):
                 "training.weight_average: reads every row at each step, but planning.beyond_memory stores rows on disk",
                 "leave out one of the two",
             )
-        with torch.device("meta"):  # only shapes are checked: no weights are allocated or initialised
-            for feature, positions in layout.positions.items():
-                with within(f"features.{feature}.pooling"):
-                    positions.encoder.build(positions.count, layout.table_of[feature].dim)
-            with within("model"):
-                self.model.build(model_dims(layout))
+        cuda = self.training.device != "cpu"
+        for feature, positions in layout.positions.items():
+            with within(f"features.{feature}.pooling"):
+                check_sequence_encoder(positions.encoder, positions.count, layout.table_of[feature].dim, cuda=cuda)
+        with within("model"):
+            check_model(self.model, model_dims(layout), cuda=cuda)
+        with within("optimizer"):
+            check_dense_optimizer(self.optimizer)
+        with within("planning.planner"):
+            check_planner(self.planning.planner)
 
     def _check_monitor(self) -> None:
         labels, monitor = [label.name for label in self.data.labels], self.training.monitor

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ziggurat.contracts.outputs import check_shape
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import FrequencyRanks
@@ -22,6 +23,7 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, StartedLookup
 from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.models.build import model_dims
+from ziggurat.models.model import Model
 from ziggurat.parallel.dense import checkpoint_activations, parallelise
 from ziggurat.parallel.norms import synchronise_batch_norms
 from ziggurat.parallel.own_random import OwnRandom
@@ -37,6 +39,7 @@ class DensePart(nn.Module):
         super().__init__()
         self.fields, self.model = fields, model
         self._dropout, self._autocast = dropout, autocast
+        self._origin = model.origin if isinstance(model, Model) else None
         self._call = torch.compile(model) if compiled else model
 
     def forward(
@@ -46,6 +49,9 @@ class DensePart(nn.Module):
         emb_BFD = self.fields(rows, masks)
         with torch.autocast(dense_BF.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             logits_BT = self._call(dense_BF, self._thinned(emb_BFD))
+        if self._origin is not None:
+            hint = "it returned the right shape for a few rows, but not for this batch"
+            check_shape(f"{self._origin.title}: forward", self._origin, logits_BT, len(dense_BF), hint)
         return logits_BT.float(), emb_BFD
 
     def _thinned(self, emb_BFD: Tensor) -> Tensor:
@@ -147,7 +153,7 @@ def assemble(
             layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder
         )
         try:
-            model = synchronise_batch_norms(experiment.model.build(model_dims(layout)).to(device))
+            model = synchronise_batch_norms(experiment.model.built(model_dims(layout)).to(device))
             if training.activation_checkpointing:
                 checkpoint_activations(model)
             dropout = experiment.embeddings.dropout

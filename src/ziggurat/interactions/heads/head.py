@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from ziggurat.core.parts import PartConfig
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, Origin
 
 
 class HeadSettings(PartConfig):
@@ -22,3 +22,14 @@ class HeadSettings(PartConfig):
             inputs: N.
             tasks: T.
         """
+
+    def built(self, inputs: int, tasks: int) -> Block:
+        """Returns :meth:`build`'s head; one from outside the package is checked, and knows its origin.
+
+        Raises:
+            ConfigError: ``build`` fails or returns something else.
+        """
+        head = self.made(lambda: self.build(inputs, tasks), Block)
+        if self.reference is not None:
+            head.origin = Origin(self.title, {"row_BN": (inputs,)}, (tasks,), "(rows, tasks)")
+        return head

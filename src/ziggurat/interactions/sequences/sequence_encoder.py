@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ziggurat.core.parts import PartConfig
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, Origin
 
 
 class SequenceEncoder(Block):
@@ -46,6 +46,20 @@ class SequenceEncoderSettings(PartConfig):
         Raises:
             ConfigError: the encoder cannot work with these sizes.
         """
+
+    def built(self, positions: int, dim: int) -> SequenceEncoder:
+        """Returns :meth:`build`'s encoder; one from outside the package is checked, and knows its origin.
+
+        Raises:
+            ConfigError: the encoder cannot work with these sizes, or ``build`` fails or returns something else.
+        """
+        encoder = self.made(lambda: self.build(positions, dim), SequenceEncoder)
+        if self.reference is not None:
+            inputs = {"positions_BSD": (positions, dim), "mask_BS": (positions,)}
+            if self.target_feature is not None:
+                inputs["target_BD"] = (dim,)
+            encoder.origin = Origin(self.title, inputs, (dim,), "(rows, dims)")
+        return encoder
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:

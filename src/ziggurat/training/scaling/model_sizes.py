@@ -13,11 +13,16 @@ import torch
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from ziggurat.contracts.modules import MAX_WEIGHTS
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, shorten
 from ziggurat.core.schema import Schema
-from ziggurat.embeddings.fields import Fields
+from ziggurat.embeddings.fields import Fields, total_flops
+from ziggurat.embeddings.layout import Layout
+from ziggurat.interactions.counted_flops import FlopsUnknown
 from ziggurat.models.build import growing_models, model_dims
+from ziggurat.models.model import Model
+from ziggurat.parallel.own_random import OwnRandom
 from ziggurat.training.experiment import Experiment
 
 MAX_SIZES = 128
@@ -131,15 +136,29 @@ def sized_experiments(experiments: list[Experiment], schema: Schema) -> list[Siz
 def size_of(experiment: Experiment, schema: Schema) -> Size:
     """Returns the cost of the experiment's model on data of this schema, without allocating any weight.
 
+    Weights are allocated only if a part from outside the package needs them for its FLOPs to be counted.
+
     Raises:
         ConfigError: the model cannot work with these features.
+        FlopsUnknown: a part from outside the package does not state its FLOPs, and they cannot be counted.
     """
     layout = experiment.layout(schema)
     with torch.device("meta"):
-        model, fields = experiment.model.build(model_dims(layout)), Fields(layout).costs()
-    flops, parameters = (sum(getattr(cost, name) for cost in fields) for name in ("flops", "parameters"))
+        model, fields = experiment.model.built(model_dims(layout)), Fields(layout)
+    try:
+        return _size(layout, model, fields)
+    except FlopsUnknown:
+        if sum(parameter.numel() for part in (model, fields) for parameter in part.parameters()) > MAX_WEIGHTS:
+            raise
+    with OwnRandom(0):
+        return _size(layout, experiment.model.built(model_dims(layout)), Fields(layout))
+
+
+def _size(layout: Layout, model: Model, fields: Fields) -> Size:
+    costs = fields.costs()
+    parameters = model.parameter_count() + sum(cost.parameters for cost in costs)
     tables = sum(table.rows * table.dim for table in layout.tables)
-    return Size(model.flops() + flops, model.parameter_count() + parameters, tables)
+    return Size(model.flops() + total_flops(costs), parameters, tables)
 
 
 def _size_within_memory(number: int, experiment: Experiment, schema: Schema) -> Size:
