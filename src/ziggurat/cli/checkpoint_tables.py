@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +13,7 @@ from ziggurat.checkpoint.inspect.differences import Difference
 from ziggurat.checkpoint.inspect.inspection import CheckpointEntry, Inspection, Listing
 from ziggurat.checkpoint.inspect.pruning import Pruned
 from ziggurat.checkpoint.inspect.verification import Verification
+from ziggurat.core.errors import printable
 from ziggurat.planning.quantities import format_bytes
 from ziggurat.report import numbers
 from ziggurat.report.plan.rows import format_ranks
@@ -56,12 +56,13 @@ def print_inspection(found: Inspection) -> None:
     _print_line(console, _restore_chain(found))
     if entry.problem:
         _print_line(console, f"cannot be restored: {entry.problem}")
-    plan: dict[str, Any] = (found.plan or {}).get("placements", {})
+    plan = _placements(found)
     console.print()
     headers = ["table", "bits", *(["sharding", "on"] if plan else []), "rows", "dim", "rows here", "bytes here"]
-    rows = [_table_row(part, plan.get(part.name) if plan else None, bool(plan)) for part in found.tables]
+    rows = [_table_row(part, plan.get(part.name, ("", "")), bool(plan)) for part in found.tables]
     console.print(_table(headers, rows, texts=range(4 if plan else 2)))
-    for note in (found.plan or {}).get("notes", ()):
+    notes = (found.plan or {}).get("notes")
+    for note in notes if isinstance(notes, list) else ():
         _print_line(console, str(note))
     console.print()
     files = [
@@ -175,11 +176,21 @@ def _entry_row(entry: CheckpointEntry) -> list[str]:
     ]
 
 
-def _table_row(part: TableContents, placement: dict[str, Any] | None, planned: bool) -> list[str]:
+def _placements(found: Inspection) -> dict[str, tuple[str, str]]:
+    """Returns table -> how it was sharded and on which ranks, as far as the manifest has a plan."""
+    placements = (found.plan or {}).get("placements")
+    shown: dict[str, tuple[str, str]] = {}
+    for table, placement in placements.items() if isinstance(placements, dict) else ():
+        ranks = placement.get("ranks") if isinstance(placement, dict) else None
+        if isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks):
+            shown[table] = str(placement.get("sharding")), format_ranks(ranks)
+    return shown
+
+
+def _table_row(part: TableContents, placement: tuple[str, str], planned: bool) -> list[str]:
     bits = ", ".join(f"{name} {'/'.join(map(str, each))}" for name, each in part.bits.items() if each)
-    where = [str(placement["sharding"]), format_ranks(placement["ranks"])] if placement else ["", ""]
     sizes = [numbers.count(part.shape.rows), str(part.shape.dim), numbers.count(part.rows), format_bytes(part.bytes)]
-    return [part.name, bits, *(where if planned else []), *sizes]
+    return [part.name, bits, *(placement if planned else ()), *sizes]
 
 
 def _difference_row(each: Difference) -> list[str]:
@@ -207,9 +218,16 @@ def _progress_line(found: Inspection) -> str:
     at = found.state.get("progression")
     if not isinstance(at, dict):
         return ""
-    epoch, rows = at.get("cursor", (None, None))
-    where = f"epoch {epoch:,}, {rows:,} rows into it" if isinstance(epoch, int) and isinstance(rows, int) else ""
-    best = f"best {at['best']:.6g} at step {at['best_step']:,}" if at.get("best") is not None else "not evaluated yet"
+    match at.get("cursor"):
+        case [int(epoch), int(rows)]:
+            where = f"epoch {epoch:,}, {rows:,} rows into it"
+        case _:
+            where = ""
+    match at:
+        case {"best": float() as value, "best_step": int(step)}:
+            best = f"best {value:.6g} at step {step:,}"
+        case _:
+            best = "not evaluated yet"
     early = "stopped early" if at.get("stopped_early") else ""
     return ", ".join(part for part in (f"step {found.entry.step:,}", where, best, early) if part)
 
@@ -230,7 +248,7 @@ def _console() -> Console:
 
 
 def _print_line(console: Console, line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True, markup=False)
+    console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
 
 
 def _notes(console: Console, lines: Sequence[str]) -> None:
@@ -247,7 +265,7 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], texts: range) 
         column.justify = "left" if number in texts else "right"
         column.overflow = "fold"
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table
 
 

@@ -30,7 +30,7 @@ from ziggurat.cli import (
     train,
     verify,
 )
-from ziggurat.core.errors import ZigguratError
+from ziggurat.core.errors import ZigguratError, printable
 from ziggurat.parallel.environment import has_other_ranks
 
 app = typer.Typer(
@@ -206,6 +206,6 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _print_error(problem: str, hint: str) -> None:
     rank = f"rank {os.environ.get('RANK', '?')}" if has_other_ranks() else ""
     where = f"{rank}: " if rank and not problem.startswith((f"{rank} ", f"{rank}:")) else ""
-    typer.secho(f"error: {where}{problem}", fg=typer.colors.RED, err=True)
+    typer.secho(printable(f"error: {where}{problem}"), fg=typer.colors.RED, err=True)
     if hint:
-        typer.secho(f"hint:  {hint}", fg=typer.colors.YELLOW, err=True)
+        typer.secho(printable(f"hint:  {hint}"), fg=typer.colors.YELLOW, err=True)

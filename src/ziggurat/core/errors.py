@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import unicodedata
 from collections.abc import Generator, Iterable
 
 
@@ -71,7 +72,7 @@ class DataError(ZigguratError):
 
 
 class FeatureError(ZigguratError):
-    """A value that an encoder cannot turn into an id or a float."""
+    """A value that an encoder cannot turn into an id or a float, or an encoder that breaks its contract."""
 
 
 class RunFolderError(ZigguratError):
@@ -142,3 +143,14 @@ def shorten(value: object, limit: int = 60) -> str:
     """Returns ``repr(value)``, cut to ``limit`` characters, for quoting received values in messages."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Returns ``text`` with control characters, except line ends, as escapes such as ``\\x1b``.
+
+    What is printed may come from a file, and must not control the terminal.
+    """
+    return "".join(
+        character if character == "\n" or unicodedata.category(character) not in {"Cc", "Cs"} else repr(character)[1:-1]
+        for character in text
+    )

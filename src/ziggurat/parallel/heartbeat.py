@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ziggurat.core.errors import LostRank, shorten
+from ziggurat.core.sealed import declared
+from ziggurat.core.untrusted import Damage, parse_json
 
 _PERIOD_S = 2.0
 
@@ -114,7 +116,7 @@ class _HeartbeatSender:
         """
         others = [rank for rank in range(dist.get_world_size()) if rank != self._rank]
         return {
-            rank: Heartbeat(*json.loads(self._store.get(str(rank)))) if self._store.check([str(rank)]) else None
+            rank: _heartbeat(self._store.get(str(rank)), rank) if self._store.check([str(rank)]) else None
             for rank in others
         }
 
@@ -125,6 +127,15 @@ class _HeartbeatSender:
     def _send(self, failed: str = "") -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone with the rank that hosted it
             self._store.set(str(self._rank), json.dumps([time.time(), self._step(), failed]))
+
+
+def _heartbeat(data: bytes, rank: int) -> Heartbeat | None:
+    """Returns a rank's heartbeat; None if something else is stored in its place."""
+    damage = Damage(LostRank, "")
+    try:
+        return Heartbeat(*declared(tuple[float, int, str], parse_json(data, f"rank {rank}", damage), "", damage))
+    except LostRank:
+        return None
 
 
 def _lost_rank_error(error: BaseException, sender: _HeartbeatSender, step: int, timeout_s: float) -> LostRank:

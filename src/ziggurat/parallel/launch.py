@@ -22,7 +22,9 @@ from typing import Any
 
 from ziggurat.core.errors import EnvironmentMismatch, LostRank, ZigguratError
 from ziggurat.core.outside.failures import PartFailed
+from ziggurat.core.sealed import declared
 from ziggurat.core.temporary import TemporaryFolder, temporary_folder
+from ziggurat.core.untrusted import Damage, read_json_object
 from ziggurat.parallel.environment import has_other_ranks
 
 STORE_VARIABLE = "ZIGGURAT_STORE"
@@ -54,6 +56,16 @@ class Failure:
     """
 
     rank: int
+    problem: str
+    hint: str
+    caused: bool
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    """What a rank writes of its failure; see :class:`Failure`."""
+
     problem: str
     hint: str
     caused: bool
@@ -145,6 +157,7 @@ def report_failure(error: BaseException) -> bool:
 def _run(command: Sequence[str], ranks: int, temporary: TemporaryFolder) -> tuple[int, Failure | None]:
     processes: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []
+    folder = temporary.path
 
     def relay(number: int, frame: FrameType | None) -> None:
         signals.append(number)
@@ -159,7 +172,6 @@ def _run(command: Sequence[str], ranks: int, temporary: TemporaryFolder) -> tupl
             # In its own session a rank receives Ctrl-C only once, relayed by this process. With the folder's descriptor
             # it keeps the folder if this process is killed.
             inherited = [read_end, temporary.descriptor]
-    folder = temporary.path
             processes.append(
                 subprocess.Popen(list(command), env=environment, start_new_session=True, pass_fds=inherited)
             )
@@ -221,8 +233,10 @@ def _root_cause(codes: Mapping[int, int], folder: Path) -> Failure | None:
 
 def _failure(rank: int, code: int, folder: Path) -> Failure:
     path = folder / f"rank-{rank}.json"
-    with contextlib.suppress(OSError, ValueError):
-        return Failure(rank, **json.loads(path.read_text(encoding="utf-8")))
+    damage = Damage(LostRank, "")
+    with contextlib.suppress(OSError, LostRank):  # it was ended before it had written, or while it wrote
+        found = declared(_Reported, read_json_object(path, damage), path, damage)
+        return Failure(rank, found.problem, found.hint, found.caused, found.final)
     if code >= 0:
         return Failure(rank, f"ended with exit status {code}", "see its output above", caused=True, final=True)
     name = signal.Signals(-code).name

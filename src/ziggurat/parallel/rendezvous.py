@@ -14,6 +14,8 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ziggurat.core.errors import EnvironmentMismatch, shorten
+from ziggurat.core.sealed import declared
+from ziggurat.core.untrusted import Damage, parse_json
 from ziggurat.parallel.environment import check_world, environment_integer
 from ziggurat.parallel.launch import STORE_VARIABLE
 
@@ -67,7 +69,7 @@ def _check_in(store: dist.Store, rank: int, size: int, timeout: timedelta, where
     if _RESTART in os.environ:
         registry.set(str(rank), own_entry)
     elif (found := registry.compare_set(str(rank), "", own_entry).decode()) != own_entry:
-        _, host, process = json.loads(found)
+        _, host, process = _entry(found.encode(), rank, where)
         raise EnvironmentMismatch(
             f"rank {rank} of {size} was started twice: it is process {process} on {host} already",
             "give each process a RANK of its own, each host a --node-rank of its own",
@@ -78,7 +80,7 @@ def _check_in(store: dist.Store, rank: int, size: int, timeout: timedelta, where
     while len(present) < size and time.monotonic() < ends and not lost:
         try:
             present |= {
-                each: _size_of(registry, each)
+                each: _entry(registry.get(str(each)), each, where)[0]
                 for each in range(size)
                 if each not in present and registry.check([str(each)])
             }
@@ -102,5 +104,12 @@ def _check_in(store: dist.Store, rank: int, size: int, timeout: timedelta, where
         )
 
 
-def _size_of(registry: dist.Store, rank: int) -> int:
-    return int(json.loads(registry.get(str(rank)))[0])
+def _entry(data: bytes, rank: int, where: str) -> tuple[int, str, int]:
+    """Returns what a rank has told about itself: the number of ranks that it expects, its host and its process.
+
+    Raises:
+        EnvironmentMismatch: something else is stored there, by another program.
+    """
+    place = f"what rank {rank} has stored at {where}"
+    damage = Damage(EnvironmentMismatch, "use another MASTER_PORT, and check what else uses this one")
+    return declared(tuple[int, str, int], parse_json(data, place, damage), place, damage)
