@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 import zipfile
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from tests.small_disk import small_disk
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.data.public.catalogue import CATALOGUE, CatalogueEntry, find_dataset, get_dataset, is_present
+from ziggurat.data.public.catalogue import CATALOGUE, RECORD, CatalogueEntry, find_dataset, get_dataset, is_present
 
 MOVIELENS = {
     "recbole/dataset_example/ml-100k/ml-100k.inter": (
@@ -215,6 +216,15 @@ def test_every_entry_pins_a_version_and_every_file(entry: CatalogueEntry) -> Non
     assert "==" in entry.requirement
     assert all(len(digest) == 64 and int(digest, 16) >= 0 for digest in entry.members.values())
     assert all((entry.licence, entry.source.startswith("https://"), entry.citation, entry.files, entry.rows > 0))
+
+
+@pytest.mark.parametrize("record", ["[]", "{", "[" * 50_000, '{"name": 3}', None])
+def test_a_damaged_record_means_that_nothing_is_there(tmp_path: Path, record: str | None) -> None:
+    if record is None:
+        os.mkfifo(tmp_path / RECORD)
+    else:
+        (tmp_path / RECORD).write_text(record)
+    assert not is_present(CATALOGUE[0], tmp_path)
 
 
 def test_a_full_disk_is_explained_and_nothing_is_left(index: Path, tmp_path: Path) -> None:

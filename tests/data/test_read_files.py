@@ -19,6 +19,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.reader import RawSource
 from ziggurat.data.readers.source import open_source
+from ziggurat.data.readers.text import blocks
 
 COLUMNS = schema(user=INTEGER)
 
@@ -235,3 +236,36 @@ def test_text_that_begins_like_a_binary_format_is_read_as_text(tmp_path: Path) -
         (tmp_path / f"{place}.csv").write_text(f"{name},user\n7,8\n")
         (block,) = open_csv(tmp_path, f"{place}.csv").blocks()
         assert block.table["user"].to_pylist() == [8]
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.csv")
+    (folder / "zero.csv").symlink_to("/dev/zero")
+    for name in ("pipe.csv", "zero.csv"):
+        with pytest.raises(DataError, match=rf"{name}: is a pipe, a socket or a device, not a file"):
+            open_csv(folder, name)
+    assert names(folder, ".") == ["a.csv", "b.csv", "more/c.tsv", "more/d.csv.gz"]
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+@pytest.mark.parametrize("line", [b"7\n", b"\n"])
+def test_a_file_that_becomes_huge_is_refused(folder: Path, suffix: str, line: bytes) -> None:
+    codec = {"gz": "gzip", "zst": "zstd"}[suffix]
+    with pa.CompressedOutputStream(str(folder / f"bomb.csv.{suffix}"), codec) as stream:
+        stream.write(b"user\n")
+        for _ in range(4):
+            stream.write(line * (2**24 // len(line)))
+    source, read = open_csv(folder, f"bomb.csv.{suffix}"), 0
+    with pytest.raises(
+        DataError, match=rf"bomb\.csv\.{suffix}: [\d,]+ bytes of it have become [\d,]+, and at most 200"
+    ):
+        for block in source.blocks():
+            read += block.table.num_rows
+    assert read <= 2**25
+
+
+def test_a_file_that_compresses_well_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "FREE_BYTES", 2**16)
+    lines = "".join(f"{number}\n" for number in range(50_000))
+    (folder / "usual.csv.gz").write_bytes(gzip.compress(f"user\n{lines}".encode()))
+    assert sum(block.table.num_rows for block in open_csv(folder, "usual.csv.gz").blocks()) == 50_000

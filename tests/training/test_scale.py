@@ -187,7 +187,7 @@ def test_the_growing_sizes_of_a_model_are_trained(make_experiment: MakeExperimen
         ({}, "- {data.folder: x}", "data.folder: sizes may differ only in model, embeddings, optimizer, training"),
         ({}, "- {model.name.x: 3}", "size 1: model.name.x: 'x' lies below 'deepfm'"),
         ({}, "model: {layers: 3}", "expected a list with the changes of each size"),
-        ({}, "- [", "cannot be read as a list of sizes"),
+        ({}, "- [", "is not valid YAML"),
         ({"data__split": {"name": "random", "test": 0}}, SIZES, "the test split has no rows"),
         ({"model": {"name": "fm"}}, None, "model fm has no width that could grow"),
         ({"checkpoints": {"store": "/data/checkpoints"}}, SIZES, "/data/checkpoints can hold the checkpoints of one"),

@@ -239,7 +239,8 @@ def _flow(items: list[str], quote: bool = False) -> str:
 
 def feature_name(column: str) -> str:
     """Returns the column's name with characters replaced that a feature's name may not have."""
-    return re.sub(r"[./\\:]+", "_", column).strip().lstrip("@") or "column"
+    plain = re.sub(r"[./\\:\x00-\x1f\x7f-\x9f]+", "_", column).strip().lstrip("@")
+    return plain.encode()[:200].decode(errors="ignore") or "column"
 
 
 def scalar(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
@@ -10,6 +11,7 @@ import pydantic
 
 from ziggurat.core.config import Config
 from ziggurat.core.config_places import IMPORT_KEY, SECTION_TAG
+from ziggurat.core.errors import shorten
 from ziggurat.core.parts import built_in_names
 from ziggurat.core.schema import ValueType, duplicates
 from ziggurat.core.tables import Pooling
@@ -130,9 +132,23 @@ class DataConfig(Config):
         return self.split.key if isinstance(self.split, RandomSplit | TimeWithinKeySplit) else None
 
 
+def _file_safe(name: str) -> str:
+    """Returns a name that can also be a part of a file's name, as those of encoders have it."""
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise ValueError(f"received {shorten(name)}, which has a control character; it also names files")
+    if len(name.encode()) > NAME_BYTES:
+        raise ValueError(f"received {shorten(name)}, which is longer than {NAME_BYTES} bytes; it also names files")
+    return name
+
+
+NAME_BYTES = 200
+"""A file name has at most 255 bytes, and those of encoders a prefix and a suffix."""
+_FileSafe = Annotated[str, pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$"), pydantic.AfterValidator(_file_safe)]
+
+
 class _Feature(Config):
-    name: str = pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$")
-    """The feature's name: unique, without any of . / \\\\ : and not beginning with @."""
+    name: _FileSafe
+    """The feature's name: unique, without control characters and any of . / \\\\ : and not beginning with @."""
     column: str | None = None
     """Raw column that the feature is made from; the feature's name by default."""
 
@@ -164,7 +180,7 @@ class _IdFeature(_Feature):
     """Type of the ids; integer 12 and text "12" are different ids."""
     encoder: EncoderConfig | None = None
     """How ids are mapped to rows; by default the encoder of the table's other features, or a vocabulary."""
-    table: str | None = pydantic.Field(default=None, pattern=r"^[^@./\\:\s][^./\\:]*$")
+    table: _FileSafe | None = None
     """Embedding table; the feature's name by default. Features with the same table share it and its encoder."""
 
     @property

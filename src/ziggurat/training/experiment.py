@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any, cast
 import pydantic
 from pydantic.json_schema import GenerateJsonSchema
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.contracts.modules import check_model, check_sequence_encoder
@@ -23,7 +21,7 @@ from ziggurat.core.config_places import display_path
 from ziggurat.core.errors import ConfigError, nearest, shorten, within
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import Pooling
-from ziggurat.core.untrusted import Damage, parse_yaml
+from ziggurat.core.untrusted import MAX_YAML_BYTES, Damage, parse_yaml, read_bytes
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import Layout, Positions, lay_out
 from ziggurat.features.assemble import encoded_schema
@@ -42,6 +40,9 @@ from ziggurat.optim.torch_optimizers import Adam
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.training.config import EvaluationConfig, TrainingConfig
+
+_UNREADABLE = Damage(ConfigError, "give a readable UTF-8 YAML file")
+_NO_YAML = Damage(ConfigError, "check indentation, colons and quotes at that line")
 
 
 class Experiment(Config):
@@ -163,6 +164,7 @@ def load_experiment(
     overridden = {set_by_path(values, *_key_and_value(override)) for override in overrides}
     if data_folder is not None:
         set_by_path(values, "data.folder", str(data_folder))
+    _check_plain(values, str(path))
     experiment = parse_config(Experiment, values, str(path), overridden)
     try:
         experiment.check()
@@ -180,9 +182,10 @@ def parse_experiment(text: bytes, path: Path) -> Experiment:
     Raises:
         ConfigError: it is not YAML, or not the config of an experiment.
     """
-    values = parse_yaml(text, path, Damage(ConfigError, "check indentation, colons and quotes at that line"))
+    values = parse_yaml(text, path, _NO_YAML)
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected sections such as data and features, received {shorten(values)}")
+    _check_plain(values, str(path))
     return parse_config(Experiment, cast("dict[str, Any]", values), str(path))
 
 
@@ -212,22 +215,12 @@ def json_schema() -> dict[str, Any]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, _UNREADABLE, limit=MAX_YAML_BYTES, follow=True)
     except FileNotFoundError:
         close = nearest(path.name, [item.name for item in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else None
         hint = f"did you mean {path.parent / close}?" if close else f"write one with `ziggurat init FILES --out {path}`"
         raise ConfigError(f"{path}: no such config file", hint) from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder, not a config file", "name the YAML file in it") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}", "give a readable UTF-8 YAML file") from None
-    try:
-        values = YAML(typ="safe").load(text)
-    except YAMLError as error:
-        message = re.sub(r"\s+", " ", str(error)).strip()
-        raise ConfigError(
-            f"{path}: not valid YAML: {message}", "check indentation, colons and quotes at that line"
-        ) from None
+    values = parse_yaml(text, path, _NO_YAML)
     if values is None:
         raise ConfigError(
             f"{path}: {'the file is empty' if not text.strip() else 'holds no keys'}",
@@ -252,10 +245,29 @@ def _key_and_value(override: str) -> tuple[str, Any]:
             f"--set {override}: the value is empty",
             f"give one, or {key}=null for none, or {key}='\"\"' for an empty text; leave --set out for the default",
         )
-    try:
-        return key, YAML(typ="safe").load(text)
-    except YAMLError:
-        raise ConfigError(f"--set {override}: the value is not valid YAML", "quote it: --set 'a.b=\"text\"'") from None
+    damage = Damage(ConfigError, "quote it: --set 'a.b=\"text\"'")
+    return key, parse_yaml(text.encode("utf-8", "surrogatepass"), f"--set {shorten(override)}", damage)
+
+
+def _check_plain(value: Any, source: str, path: str = "") -> None:
+    """Refuses what breaks the parts that a config is passed to: NUL characters, and keys that are no text.
+
+    Raises:
+        ConfigError: there is one; the message names its key.
+    """
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{source}: {path}: received {shorten(value)}, which has a NUL character", "leave it out")
+    if isinstance(value, dict):
+        for key, each in cast("dict[Any, Any]", value).items():
+            if not isinstance(key, str) or "\0" in key:
+                where = f"{path}: " if path else ""
+                raise ConfigError(
+                    f"{source}: {where}received the key {shorten(key)}", "keys are text; put it in quotes"
+                )
+            _check_plain(each, source, f"{path}.{key}" if path else key)
+    if isinstance(value, list):
+        for number, each in enumerate(cast("list[Any]", value)):
+            _check_plain(each, source, f"{path}.{number}")
 
 
 def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -30,6 +30,8 @@ FormatName = Literal["csv", "parquet", "jsonl", "libsvm"]
 
 SAMPLE_BYTES = 32 << 20
 SAMPLE_RANGES = 4
+GROUP_ROWS = 2**20
+"""Most rows that are taken from a row group of a Parquet file."""
 SUFFIXES: dict[str, FormatName] = {
     ".parquet": "parquet", ".pq": "parquet",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -217,6 +219,17 @@ def _libsvm(text: bytes, complete: bool, files: Sequence[SourceFile]) -> LogSamp
     return LogSample("libsvm", found.frame, None, complete, columns=found.columns, numeric=found.numeric)
 
 
+def _head_of_group(path: Path, group: int) -> pa.Table:
+    """Returns the first rows of a row group, which may declare many more than it has bytes."""
+    try:
+        with pq.ParquetFile(path) as parquet:
+            batches = parquet.iter_batches(GROUP_ROWS, row_groups=[group])
+            first = next(batches, None)
+            return parquet.schema_arrow.empty_table() if first is None else pa.Table.from_batches([first])
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({error})", "copy or write it again") from error
+
+
 def _parquet(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
     groups: list[tuple[Path, int]] = []
     rows = size = 0
@@ -231,7 +244,7 @@ def _parquet(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
             size += metadata.row_group(group).total_byte_size
     keep = max(1, min(len(groups), len(groups) * limit_bytes // max(1, size)))
     chosen = [groups[len(groups) * k // keep] for k in range(keep)]
-    tables = [pq.ParquetFile(path).read_row_group(group) for path, group in chosen]
+    tables = [_head_of_group(path, group) for path, group in chosen]
     frame = pl.from_arrow(pa.concat_tables(tables, promote_options="permissive"))
     assert isinstance(frame, pl.DataFrame)
-    return LogSample("parquet", frame, rows, keep == len(groups))
+    return LogSample("parquet", frame, rows, keep == len(groups) and frame.height == rows)

@@ -6,20 +6,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ziggurat.core.errors import ConfigError, nearest
-from ziggurat.core.temporary import temporary_folder
+from ziggurat.core.errors import ConfigError, DataError, nearest
 from ziggurat.core.files import explained_writes, sync, write_json
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.temporary import temporary_folder
+from ziggurat.core.untrusted import Damage, read_json_object
 from ziggurat.data.public import recipes
 from ziggurat.data.public.fetch import ArchiveKind, extract_members, fetch_archive
 
 RECORD = "dataset.json"
+MAX_RECORD_BYTES = 2**20
+"""Largest :data:`RECORD`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,9 @@ def find_dataset(name: str) -> CatalogueEntry:
 def is_present(entry: CatalogueEntry, folder: Path) -> bool:
     """Whether ``folder`` holds the complete dataset, as written by this version."""
     try:
-        record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = read_json_object(folder / RECORD, Damage(DataError, ""), limit=MAX_RECORD_BYTES)
         sizes = {name: (folder / name).stat().st_size for name in entry.files}
-    except (OSError, ValueError):
+    except (OSError, DataError):  # what is missing or damaged is fetched again
         return False
     expected = {"name": entry.name, "version": entry.version, "bytes": sizes}
     return all(record.get(key) == value for key, value in expected.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,8 +132,10 @@ def _missing_file_error(path: Path) -> DataError:
 
 
 def _source_file(path: Path, folder: Path) -> SourceFile:
-    path.open("rb").close()  # opening the file tests permission: access lists and mounts decide, not mode bits alone
     status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer, and a device may never end
+        raise DataError(f"{path}: is a pipe, a socket or a device, not a file", "write its content to a file")
+    path.open("rb").close()  # opening the file tests permission: access lists and mounts decide, not mode bits alone
     if status.st_size == 0:
         raise DataError(f"{path}: the file is empty (0 bytes)", "remove it from `files`, or write it anew")
     name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()

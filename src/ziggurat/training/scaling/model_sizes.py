@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from ziggurat.contracts.modules import MAX_WEIGHTS
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, shorten
 from ziggurat.core.schema import Schema
+from ziggurat.core.untrusted import Damage, read_yaml
 from ziggurat.embeddings.fields import Fields, total_flops
 from ziggurat.embeddings.layout import Layout
 from ziggurat.interactions.counted_flops import FlopsUnknown
@@ -188,15 +187,10 @@ def _read(path: Path) -> list[Mapping[str, Any]]:
     Raises:
         ConfigError: the file is missing, cannot be read or holds something else.
     """
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         what = "is a folder" if path.is_dir() else "no such file"
         raise ConfigError(f"{path}: {what}", "name a YAML file with --sizes-file that lists the changes of each size")
-    try:
-        values = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        message = " ".join(str(error).split())
-        hint = "write a YAML list with the changes of each size"
-        raise ConfigError(f"{path}: cannot be read as a list of sizes: {message}", hint) from None
+    values = read_yaml(path, Damage(ConfigError, "write a YAML list with the changes of each size"), follow=True)
     entries = cast("list[Any]", values) if isinstance(values, list) else []
     if not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise ConfigError(

@@ -16,6 +16,10 @@ from ziggurat.data.readers.source_files import COMPRESSION, SourceFile, no_permi
 LONGEST_RECORD_BYTES = 64 * 2**20
 """A record longer than this indicates that the file is not of the declared format."""
 
+MOST_EXPANSION, FREE_BYTES = 200, 32 * 2**20
+"""A compressed file that has become this many times as large, and more than these bytes, is not read any further. Logs
+become 5 to 30 times as large."""
+
 _READ_BYTES = 2**24
 
 
@@ -57,7 +61,8 @@ def cut_blocks(
         stop: the offset to stop at; must be the start of a record. Default: the end of the file.
 
     Raises:
-        DataError: the file vanished, changed, is truncated, corrupt or not text, or a record exceeds 64 MiB.
+        DataError: the file vanished, changed, is truncated, corrupt or not text, a record exceeds 64 MiB, or a file is
+            more than 200 times as large once decompressed.
     """
     with _open_text(file, offset) as (text, stored):
         stream = text if stop is None else _LimitedStream(text, stop - offset)
@@ -122,6 +127,30 @@ class _LimitedStream:
         return data
 
 
+class _DecompressedStream:
+    """The text of a compressed file; refuses one that was made to become huge.
+
+    Args:
+        stream: the decompressed text.
+        stored: returns the number of stored bytes read so far.
+        file: the file, for the message.
+    """
+
+    def __init__(self, stream: ByteStream, stored: Callable[[], int], file: SourceFile) -> None:
+        self._stream, self._stored, self._file, self._size = stream, stored, file, 0
+
+    def read(self, nbytes: int) -> bytes:
+        data = self._stream.read(nbytes)
+        self._size += len(data)
+        if self._size > FREE_BYTES and self._size > MOST_EXPANSION * self._stored():
+            raise DataError(
+                f"{self._file.path}: {self._stored():,} bytes of it have become {self._size:,}, and at most "
+                f"{MOST_EXPANSION} times as many are read: such a file can be made to fill any memory or disk",
+                "if its content is right, decompress it yourself and name the decompressed file",
+            )
+        return data
+
+
 def _skip(stream: ByteStream, count: int) -> None:
     """Reads and discards ``count`` bytes of ``stream``."""
     while count:
@@ -145,8 +174,9 @@ def _open_text(file: SourceFile, offset: int) -> Generator[tuple[ByteStream, Cal
                 yield cast("ByteStream", raw), raw.tell
             else:
                 with pa.CompressedInputStream(raw, codec) as stream:
-                    _skip(cast("ByteStream", stream), offset)
-                    yield cast("ByteStream", stream), raw.tell
+                    text = _DecompressedStream(cast("ByteStream", stream), raw.tell, file)
+                    _skip(text, offset)
+                    yield text, raw.tell
     except PermissionError as error:
         raise no_permission(file.path) from error
     except OSError as error:
