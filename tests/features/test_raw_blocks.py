@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from feature_kit import Experiment, experiment, write_csv
+from numpy.lib import format as npy
 from test_prepare import FEATURES, log
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Silent
+from ziggurat.core.untrusted import Damage
 from ziggurat.data.encoded.dataset import SPLITS, Dataset
+from ziggurat.features import raw_index
 from ziggurat.features.preparation.prepare import ENCODERS, prepare
 from ziggurat.features.raw_blocks import RawDataset, open_raw
 from ziggurat.features.raw_index import RawIndex, index_raw
@@ -161,3 +166,34 @@ def test_a_changed_file_is_named_in_the_error(tmp_path: Path) -> None:
         file.write("\n")
     with pytest.raises(DataError, match=r"a\.csv: changed while it was being read"):
         raw.splits["train"].read(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "expected"),
+    [
+        ("index.json", lambda path: path.write_text("{}"), "has no checksum"),
+        ("index.json", lambda path: path.write_text(path.read_text().replace("quarantined", "others")), "is damaged"),
+        ("index.json", os.unlink, "is missing"),
+        ("splits.npy", lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\7"), "is damaged"),
+        ("splits.npy", lambda path: os.truncate(path, 10**12), "1,000,000,000,000 bytes"),
+        ("pieces.npy", lambda path: (path.unlink(), os.mkfifo(path)), "is a named pipe"),
+        ("pieces.npy", lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "is a symbolic link"),
+    ],
+)
+def test_a_damaged_index_is_named(tmp_path: Path, name: str, harm: Callable[[Path], Any], expected: str) -> None:
+    config = parsed(tmp_path, write_logs(tmp_path))
+    index_raw(config.data, config.features, tmp_path / "index", Silent(), PIECE_BYTES)
+    harm(tmp_path / "index" / name)
+    with pytest.raises(DataError, match=rf"index/{name}: .*{expected}") as told:
+        RawIndex.open(tmp_path / "index")
+    assert "delete" in told.value.hint
+
+
+@pytest.mark.parametrize("shape", [(10**12,), (3, 10**9), ()])
+def test_an_array_that_declares_more_than_it_has_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = tmp_path / "splits.npy"
+    with path.open("wb") as file:
+        npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        file.write(bytes(100))
+    with pytest.raises(DataError, match=r"splits\.npy: is "):
+        raw_index._numbers(path, np.uint8, (None,), Damage(DataError, "delete it"))

@@ -7,7 +7,7 @@ contain them.
 
 Layout of an index folder::
 
-    index.json        fingerprint of configs and files, and counts of rejected rows
+    index.json        fingerprint of configs and files, counts of rejected rows, and checksums of all three files
     pieces.npy        int64 (pieces, 10): source; start and end as file, offset, line; rows of each split
     splits.npy        uint8 (rows,): the split of each good row, in reading order
     quarantine.jsonl  rejected rows, if ``on_bad_row`` quarantines them
@@ -15,20 +15,25 @@ Layout of an index folder::
 
 from __future__ import annotations
 
-import json
+import math
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
+from ziggurat.core.digests import FileChecksum
 from ziggurat.core.errors import DataError
-from ziggurat.core.files import atomic_folder, write_json
+from ziggurat.core.files import atomic_folder
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import TIME_COLUMN
-from ziggurat.data.encoded.dataset import SPLITS
+from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
+from ziggurat.core.untrusted import Damage, is_plain_folder, opened
+from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.data.readers.blocks import Position
 from ziggurat.data.readers.quarantine import Quarantine
@@ -41,12 +46,26 @@ from ziggurat.features.preparation.prepare import QUARANTINE, open_sources
 from ziggurat.features.preparation.splitting import assign, split_columns
 from ziggurat.features.preparation_plan import Preparation
 
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 PIECE_BYTES = 2 * 2**20
 """Bytes of text of a piece. A block of 65,536 rows then spans about ten pieces, so few unneeded rows are read."""
 
 _RANGE_COLUMNS = 7
 """Columns of ``pieces.npy`` before the row counts."""
+
+
+_WRITTEN = Damage(DataError, "check the disk")
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The content of ``index.json``."""
+
+    version: int
+    fingerprint: str
+    quarantined: dict[str, Any]
+    pieces: FileChecksum
+    splits: FileChecksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +86,28 @@ class RawIndex:
 
     @classmethod
     def open(cls, folder: Path) -> RawIndex:
-        """Opens an index that :func:`index_raw` wrote."""
-        values = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-        splits = np.load(folder / "splits.npy", mmap_mode="r")
-        return cls(values["fingerprint"], values["quarantined"], np.load(folder / "pieces.npy"), splits)
+        """Opens an index that :func:`index_raw` wrote.
+
+        Raises:
+            DataError: a file of it is missing, damaged, or contradicts the others.
+        """
+        damage = Damage(DataError, f"delete {folder}, and run the same command again: it indexes the files anew")
+        if not is_plain_folder(folder):
+            raise damage.of(folder, "is no folder, or a symbolic link, which is not followed")
+        try:
+            values = declared(_Index, read_sealed_json(folder / "index.json", damage), folder / "index.json", damage)
+            values.pieces.check(folder / "pieces.npy", damage)
+            values.splits.check(folder / "splits.npy", damage)
+            pieces = np.array(_numbers(folder / "pieces.npy", np.int64, (None, _RANGE_COLUMNS + len(SPLITS)), damage))
+            splits = _numbers(folder / "splits.npy", np.uint8, (None,), damage)
+        except FileNotFoundError as error:
+            raise damage.of(str(error.filename), "is missing") from None
+        counts = pieces[:, _RANGE_COLUMNS:]
+        if (pieces < 0).any() or int(counts.sum()) != len(splits):
+            raise damage.of(
+                folder / "pieces.npy", f"is damaged: it does not have the {len(splits):,} rows of splits.npy"
+            )
+        return cls(values.fingerprint, values.quarantined, pieces, splits)
 
     def rows(self, split: int | None = None) -> npt.NDArray[np.int64]:
         """Returns the number of rows of each piece, of one split or of all."""
@@ -115,8 +152,9 @@ def index_raw(
         np.save(temporary / "pieces.npy", np.hstack([np.array(pieces.file_ranges), np.array(counts)]).astype(np.int64))
         np.save(temporary / "splits.npy", np.concatenate(splits))
         rejected = {"rows": quarantine.total, "summary": quarantine.summary()}
-        values = {"version": INDEX_VERSION, "fingerprint": plan.fingerprint, "quarantined": rejected}
-        write_json(temporary / "index.json", values)
+        checksums = {name: FileChecksum.of(temporary / f"{name}.npy", _WRITTEN) for name in ("pieces", "splits")}
+        values = _Index(INDEX_VERSION, plan.fingerprint, rejected, **checksums)
+        write_sealed_json(temporary / "index.json", asdict(values))
         progress.finish(f"{pieces.total:,} rows")
 
 
@@ -191,8 +229,40 @@ def _start_of_block(source: RawSource, reached: Position, file: str) -> Position
 
 
 def _is_indexed(folder: Path, fingerprint: str) -> bool:
+    damage = Damage(DataError, f"delete {folder}, and run the same command again: it indexes the files anew")
     try:
-        values = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        values = read_sealed_json(folder / "index.json", damage, required=False)  # version 1 had no checksum
     except FileNotFoundError:
         return False
-    return (values["version"], values["fingerprint"]) == (INDEX_VERSION, fingerprint)
+    return (values.get("version"), values.get("fingerprint")) == (INDEX_VERSION, fingerprint)
+
+
+def _numbers(path: Path, dtype: type[np.generic], shape: tuple[int | None, ...], damage: Damage) -> npt.NDArray[Any]:
+    """Returns the array in a ``.npy`` file, memory-mapped; its header must agree with the file's size.
+
+    Args:
+        path: the file.
+        dtype: the dtype that it must have.
+        shape: the shape that it must have; None: any size.
+        damage: the errors to raise.
+
+    Raises:
+        DataError: it is another array, incomplete, or no such file at all.
+        FileNotFoundError: there is no such file.
+    """
+    with opened(path, damage) as file:
+        try:
+            if npy.read_magic(file) != (1, 0):
+                raise ValueError("it is of another version")
+            found, in_columns, found_dtype = npy.read_array_header_1_0(file)
+        except ValueError as error:
+            raise damage.of(path, f"is no array of numbers: {error}") from None
+        fits = len(found) == len(shape) and all(size in {None, has} for size, has in zip(shape, found, strict=True))
+        if in_columns or found_dtype != np.dtype(dtype) or not fits:
+            raise damage.of(path, f"is an array of {found_dtype} {found}, not of {np.dtype(dtype)}")
+        stored, needed = os.fstat(file.fileno()).st_size - file.tell(), math.prod(found) * found_dtype.itemsize
+        if stored != needed:
+            raise damage.of(path, f"is damaged: it has {stored:,} bytes of numbers, its header says {needed:,}")
+        if not needed:
+            return np.zeros(found, dtype)
+        return np.memmap(file, dtype, "r", file.tell(), found)
