@@ -18,6 +18,7 @@ from ziggurat.planning.balance import (
     largest_differencing,
     longest_first,
     lower_bound,
+    packed,
     prefer_contiguous,
 )
 
@@ -73,10 +74,7 @@ def test_every_method_lies_between_the_optimum_and_its_bound(costs: list[int], b
         with pytest.raises(NoFeasiblePlan):
             balanced(problem)
         return
-    try:
-        found = balanced(problem)
-    except NoFeasiblePlan:
-        return  # greedy packing may miss a tight fit, but must never exceed a capacity
+    found = balanced(problem)  # so few items are packed if they fit at all
     assert problem.fits(found)
     assert found.highest >= best
     assert found.highest <= longest_first(problem).highest
@@ -187,3 +185,22 @@ def test_contiguous_items_respect_initial_loads_and_capacities() -> None:
     tight = BalanceProblem([1.0] * 4, [3, 3, 1, 1], [4, 4], list("abcd"))
     found = balanced(tight)
     assert prefer_contiguous(tight, found) == found
+
+
+def test_items_are_packed_where_greedy_finds_no_place() -> None:
+    """5 and 4 fill one bin of 9, and three of 3 the other. By falling size to the emptier bin, 5 and 4 are apart."""
+    problem = balance_problem([1.0] * 5, 2, [5.0, 4.0, 3.0, 3.0, 3.0], 9.0)
+    with pytest.raises(NoFeasiblePlan):
+        longest_first(problem)
+    found = balanced(problem)
+    assert sorted(found.used) == [9, 9]
+
+
+def test_packing_takes_items_back() -> None:
+    """The fullest bin first would put 6 and 4 together, after which 5, 5 and 5 need more than the other two bins."""
+    found = packed(balance_problem([0.0] * 6, 3, [6.0, 5.0, 5.0, 5.0, 4.0, 4.0], 10.0))
+    assert found is not None
+    assert max(found.used) <= 10
+    assert packed(balance_problem([0.0] * 3, 2, [6.0, 6.0, 6.0], 10.0)) is None
+    assert packed(balance_problem([0.0] * 400, 7, [3.0] * 400, 170.0)) is None  # 56 a bin, 392 in all: ends in any case
+    assert packed(balance_problem([], 2, [], -1.0)) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.planner import plan_problem, planned_by
 from ziggurat.planning.problem import Problem, TableConstraint
 from ziggurat.planning.quantities import parse_bytes
 
@@ -275,3 +277,69 @@ def test_replicas_are_dropped_if_memory_is_short() -> None:
     assert all(device.spare_bytes >= 0 for device in tight.devices)
     copies = [sum(s == "data_parallel" for s in shardings(each).values()) for each in (roomy, tight)]
     assert copies[1] <= copies[0]
+
+
+def in_tight_memory(seed: int) -> Problem:
+    """Returns up to ten tables on devices that have 0.9 to 1.8 times the memory of their mean load, unsplit."""
+    draw = random.Random(seed)
+    specs = [
+        table(
+            f"t{k}", draw.choice([draw.randint(1, 300), draw.randint(300, 5000), draw.randint(5000, 60_000)]),
+            4 * draw.randint(1, 12), draw.choice(["sgd", "rowwise_adagrad", "adagrad", "adam"]),
+            features=tuple(f"f{k}.{n}" for n in range(draw.randint(1, 2))),
+        )
+        for k in range(draw.randint(1, 10))
+    ]  # fmt: skip
+    hosts, devices = draw.choice([(1, 2), (1, 4), (2, 2), (1, 3), (1, 8), (2, 4)])
+    roomy = Problem(tuple(specs), topology(hosts, devices), None, draw.choice([20, 100]))
+    mean = sum(roomy.whole(each).kept_bytes for each in specs) / (hosts * devices)
+    memory = (mean * draw.uniform(0.9, 1.8) + roomy.client_bytes) / 0.9
+    return roomy.but(topology=topology(hosts, devices, memory))
+
+
+def fits(problem: Problem, **planner: Any) -> bool:
+    try:
+        planned_by(problem, config(planner=planner).planner.build())
+    except NoFeasiblePlan:
+        return False
+    return True
+
+
+TIGHT = (118, 157, 241, 252, *range(12))
+"""Seeds of problems. In the first four, splitting by rows alone leaves no room, and the linear model has a plan."""
+
+
+@pytest.mark.parametrize("seed", TIGHT)
+def test_the_rules_find_room_where_recshard_does(seed: int) -> None:
+    problem = in_tight_memory(seed)
+    assert fits(problem, name="rules") >= fits(problem, name="recshard")
+
+
+def test_a_table_is_split_in_the_way_that_needs_least_memory() -> None:
+    """By rows, the buffers of a table are on all four devices, for all examples: then the others do not fit."""
+    wide, plain = table("wide", 515, 36, "adagrad"), table("plain", 1111, 20, features=("a", "b"))
+    other = table("other", 299, 40, "rowwise_adagrad", features=("c", "d"))
+    found = plan_tables([wide, plain, other], None, topology(2, 2, 180e3), config(), 20)
+    assert shardings(found) == {"wide": "column_wise", "plain": "table_wise", "other": "table_wise"}
+
+
+def test_a_table_is_replicated_if_its_copies_are_smaller_than_its_buffers() -> None:
+    large, wide = table("large", 474, 20, "adam"), table("wide", 493, 12, features=("a", "b"))
+    small = table("small", 41, 24, "rowwise_adagrad", features=("c", "d"))
+    found = plan_tables([large, wide, small], None, topology(devices=4, memory=100e3), config(), 20)
+    assert shardings(found) == {"large": "row_wise", "wide": "column_wise", "small": "data_parallel"}
+
+
+def test_the_error_names_the_planner_that_finds_room() -> None:
+    """The baseline splits by rows only, which needs more buffers than there is memory."""
+    problem = next(
+        each
+        for seed in range(40)
+        if fits(each := in_tight_memory(seed), name="rules") and not fits(each, name="baseline")
+    )
+    with pytest.raises(NoFeasiblePlan, match=r"makes room: .*planning\.planner: \{name: rules\}, whose plan fits"):
+        plan_problem(problem, config(planner={"name": "baseline"}).planner.build())
+    short = problem.but(topology=topology(problem.topology.hosts, problem.topology.devices, memory=1e5))
+    with pytest.raises(NoFeasiblePlan) as raised:
+        plan_problem(short, config(planner={"name": "baseline"}).planner.build())
+    assert "whose plan fits" not in raised.value.hint

@@ -1,8 +1,8 @@
 """Distributes items of known cost and size over bins of limited capacity, minimising the load of the fullest bin.
 
 Three methods that a planner may chain: greedy longest-processing-time (Graham 1969), largest differencing (Karmarkar
-and Karp 1982, for k bins), and a local search that moves and swaps items to improve the result of either. Costs and
-sizes are in any units; n items, k bins.
+and Karp 1982, for k bins), and a local search that moves and swaps items to improve the result of either. Where
+capacity is too short for a greedy method, a search packs the items. Costs and sizes are in any units; n items, k bins.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import numpy.typing as npt
 from ziggurat.core.errors import NoFeasiblePlan
 
 Floats = npt.NDArray[np.float64]
+
+MOST_TRIALS = 2_000
+"""Items that the search of :func:`packed` places, those included that it takes back; some hundredths of a second."""
 
 _CONTIGUITY_TOLERANCE = 1.005
 """How many times the fullest bin's load may be of the best found, for a balance whose neighbours share bins."""
@@ -107,6 +110,48 @@ def longest_first(problem: BalanceProblem) -> Balance:
     raise no_capacity_error(problem, stuck)
 
 
+def packed(problem: BalanceProblem) -> Balance | None:
+    """Packs the items by size alone: each into the fullest bin that holds it, and else by a depth-first search.
+
+    The search takes the largest item first and tries the fullest bin first; it ends after ``MOST_TRIALS`` placements.
+
+    Returns:
+        A balance that keeps to the capacities; None if none was found.
+    """
+    sizes, free = list(problem.sizes), list(problem.capacities)
+    if not sizes:
+        return problem.balance(())
+    order = sorted(range(len(sizes)), key=lambda item: (-sizes[item], item))
+    if sum(sizes) > sum(max(each, 0.0) for each in free) or sizes[order[0]] > max(free):
+        return None
+    bins = [0] * len(sizes)
+    untried: list[list[int]] = [_bins_to_try(sizes[order[0]], free)]
+    for _ in range(MOST_TRIALS):
+        while not untried[-1]:  # no bin is left for this item: take the one before it back
+            untried.pop()
+            if not untried:
+                return None
+            last = order[len(untried) - 1]
+            free[bins[last]] += sizes[last]
+        item = order[len(untried) - 1]
+        bins[item] = untried[-1].pop(0)
+        free[bins[item]] -= sizes[item]
+        if len(untried) == len(order):
+            found = problem.balance(bins)
+            return found if problem.fits(found) else None  # sums in another order may differ in the last bit
+        untried.append(_bins_to_try(sizes[order[len(untried)]], free))
+    return None
+
+
+def _bins_to_try(size: float, free: Sequence[float]) -> list[int]:
+    """Returns the bins that hold an item of this size, the fullest first; of equally full ones the first is enough."""
+    by_free: dict[float, int] = {}
+    for place in range(len(free)):
+        if size <= free[place]:
+            by_free.setdefault(free[place], place)
+    return [by_free[each] for each in sorted(by_free)]
+
+
 def largest_differencing(problem: BalanceProblem) -> Balance | None:
     """Assigns by the k-way largest differencing method.
 
@@ -166,10 +211,19 @@ def improved_by_swaps(problem: BalanceProblem, balance: Balance, rounds: int = 1
 def balanced(problem: BalanceProblem) -> Balance:
     """Returns the better of greedy and largest differencing, each improved by moves and swaps.
 
+    If greedy finds no place for an item, the items are packed by size (:func:`packed`) and that is improved.
+
     Raises:
-        NoFeasiblePlan: as :func:`longest_first`.
+        NoFeasiblePlan: as :func:`longest_first`; the packing found no place for all items, either.
     """
-    greedy, differencing = longest_first(problem), largest_differencing(problem)
+    try:
+        greedy = longest_first(problem)
+    except NoFeasiblePlan:
+        tight = packed(problem)
+        if tight is None:
+            raise
+        return improved_by_swaps(problem, tight)
+    differencing = largest_differencing(problem)
     found = [improved_by_swaps(problem, start) for start in (greedy, differencing) if start is not None]
     return min(found, key=lambda balance: balance.highest)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan, within
 from ziggurat.core.parts import built_in
@@ -16,6 +16,7 @@ from ziggurat.planning.config import PlannerConfig, PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
 from ziggurat.planning.offload import with_memory_for_rows_only
+from ziggurat.planning.packing import may_fit
 from ziggurat.planning.plan_estimate import PlanEstimate, predict
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import format_bytes
@@ -65,7 +66,8 @@ def plan_problem(problem: Problem, planner: Planner) -> PlanEstimate:
         fits = lambda other: _fits(other, quick)  # noqa: E731
         memory = least_memory(problem, fits)
         fault = error.problem if memory is None else _lacking(problem, quick, memory)
-        raise NoFeasiblePlan(fault, advice(problem, memory, fits, _slow_ways(problem, planner, fits))) from None
+        others = [*_slow_ways(problem, planner, fits), *_planner_that_fits(problem, planner)]
+        raise NoFeasiblePlan(fault, advice(problem, memory, fits, others)) from None
 
 
 def problem_of(
@@ -155,6 +157,21 @@ def _slow_ways(problem: Problem, planner: Planner, fits: Callable[[Problem], boo
     memory = least_slow_memory(problem, fits)
     now = format_bytes(problem.topology.slow_memory_bytes) if problem.topology.slow_memory_bytes else "none"
     return [] if memory is None else [f"planning.topology.slow_memory: {format_bytes(memory)} (now {now})"]
+
+
+def _planner_that_fits(problem: Problem, planner: Planner) -> Iterator[str]:
+    """Yields the first other planner that finds a plan for the same devices without slow memory, if there is one.
+
+    The planners are asked only if all tables together might fit, because they take seconds.
+    """
+    if problem.topology.slow_memory_bytes or not may_fit(problem):
+        return
+    for kind in built_in(PlannerConfig, PlannerSettings):
+        config = kind()
+        other = config.build() if not config.needs_learned_costs else planner
+        if type(other) is not type(planner) and _fits(problem, other):
+            yield f"planning.planner: {{name: {config.title}}}, whose plan fits"
+            return
 
 
 def _check(problem: Problem, plan: Plan) -> None:

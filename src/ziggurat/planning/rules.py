@@ -9,7 +9,9 @@
    (:mod:`~ziggurat.planning.balance`). Then the costliest table of the slowest device is split as well, as long as that
    helps.
 
-If memory is short, no table is replicated, and the largest tables are split by rows, more of them at each attempt.
+If memory is short, no table is replicated, and the largest tables are split by rows, more of them at each attempt. If
+that finds no plan either, as few tables as possible are split, each in the way that needs least memory
+(:mod:`~ziggurat.planning.packing`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import column_parts, must_replicate
 from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
+from ziggurat.planning.packing import plan_in_short_memory
 from ziggurat.planning.placement import TableSplit, place_tables, shard_costs, split_options
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
@@ -64,7 +67,13 @@ class Rules(Planner):
     def plan(self, problem: Problem) -> Plan:
         """See :class:`~ziggurat.planning.contract.Planner`."""
         splits = self.first(problem)
-        plan = self.place_within_memory(problem, splits, lambda splits: place_tables(problem, splits))
+        try:
+            plan = self.place_within_memory(problem, splits, lambda splits: place_tables(problem, splits))
+        except NoFeasiblePlan:
+            tight = plan_in_short_memory(problem, self.unsplit(problem), lambda table: self._movable(problem, table))
+            if tight is None:
+                raise
+            splits, plan = tight
         return self._split_hot_tables(problem, splits, plan)
 
     def place_within_memory(self, problem: Problem, splits: dict[str, TableSplit], place: Place) -> Plan:
@@ -131,6 +140,12 @@ class Rules(Planner):
     def _may_replicate(self, problem: Problem, table: TableSpec) -> bool:
         several = problem.topology.world_size > 1 and not problem.offloads_rows
         return several and table.weight_bytes <= self.config.replicate_up_to
+
+    def _movable(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
+        """Returns what may take the place of the whole table; nothing if its split is required."""
+        if self._required_split(problem, table) is not None:
+            return []
+        return [*([REPLICATED] if self._may_replicate(problem, table) else []), *self._split_options(problem, table)]
 
     def _split_options(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
         """Returns every split of the table over several devices."""
