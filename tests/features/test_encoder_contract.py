@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import write_json
 from ziggurat.core.parts import built_in
+from ziggurat.extension_testing import check_encoder
 from ziggurat.features.encoders.encoder import Encoder, EncoderSettings, ValueCounts
 from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.encoders.files import load_encoder, save_encoder
-from ziggurat.features.encoders.hashed import HashEncoder
-from ziggurat.features.encoders.identity import IdentityEncoder
+from ziggurat.features.encoders.hashed import HashConfig, HashEncoder
+from ziggurat.features.encoders.identity import IdentityConfig, IdentityEncoder
 from ziggurat.features.encoders.vocabulary import VocabularyConfig, VocabularyEncoder
 
 INTEGERS = pa.array([3, -7, 2**63 - 1, -(2**63), 0, 12], pa.int64())
@@ -54,6 +55,26 @@ MEMBERS: list[tuple[str, Encoder, pa.Array]] = [
 def test_every_built_in_encoder_is_a_member() -> None:
     """A new encoder joins the contract by a line in MEMBERS, since its settings may have no defaults."""
     assert {kind.encoder_class() for kind in built_in(EncoderConfig, EncoderSettings)} == {type(m[1]) for m in MEMBERS}
+
+
+@pytest.mark.parametrize("kind", ["integer", "text"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        VocabularyConfig(),
+        VocabularyConfig(oov_rows=5, min_count=2),
+        VocabularyConfig(oov_rows=0, max_size=2),
+        HashConfig(rows=7, seed=3),
+        HashConfig(rows=2**33),
+    ],
+    ids=lambda config: f"{config.name}-{config.model_dump_json(exclude_unset=True)}",
+)
+def test_it_keeps_the_contract_of_parts_from_outside(config: EncoderSettings, kind: str) -> None:
+    check_encoder(config, counts_of(kind).values, COUNTS.tolist())
+
+
+def test_the_identity_keeps_the_contract_of_parts_from_outside() -> None:
+    check_encoder(IdentityConfig(rows=1000), [0, 12, 5])
 
 
 @pytest.fixture(params=MEMBERS, ids=[name for name, _, _ in MEMBERS])

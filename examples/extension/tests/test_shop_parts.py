@@ -24,6 +24,7 @@ from shop_parts.model import WeightedPairs  # noqa: E402
 from shop_parts.sequence_encoder import Recency  # noqa: E402
 
 from ziggurat.extension import ModelDims, ValueCounts  # noqa: E402
+from ziggurat.extension_testing import check_encoder  # noqa: E402
 
 
 def ziggurat(folder: Path, *arguments: str) -> str:
@@ -93,6 +94,11 @@ def test_recent_positions_count_more_and_empty_sequences_give_zeros() -> None:
     positions_BSD = torch.tensor([[[1.0], [0.0], [0.0]], [[5.0], [5.0], [5.0]]])
     mask_BS = torch.tensor([[True, True, True], [False, False, False]])
     assert encoder(positions_BSD, mask_BS).flatten().tolist() == pytest.approx([1 / 1.75, 0.0])
+
+
+@pytest.mark.parametrize("ids", [["ab1", "ab2", "cd1", "é"], [101, 102, 201, -3]])
+def test_the_encoder_keeps_the_contract(ids: list[str] | list[int]) -> None:
+    check_encoder(PrefixEncoder.Config(length=2, min_count=3), ids, counts=[9, 1, 5, 0])
 
 
 def test_rare_ids_share_the_row_of_their_prefix() -> None:

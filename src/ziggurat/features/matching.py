@@ -22,6 +22,7 @@ from ziggurat.features.config import FeatureConfig, NumericFeature
 from ziggurat.features.encoders.encoder import MISSING_ROW
 from ziggurat.features.encoders.files import arrays_checksum, encoder_settings
 from ziggurat.features.encoders.key_lookup import ABSENT
+from ziggurat.features.encoders.origin import same_fit
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.saved_transform import TRANSFORM_FILE, SavedTransform
@@ -118,7 +119,7 @@ def difference(table: str, there: FittedTables, here: FittedTables) -> str | Non
     """Returns why the rows of a table cannot be matched between two transforms; None if they can."""
     ours, theirs = here.settings(table), there.settings(table)
     if "import" in ours or "import" in theirs:  # what an encoder from outside saves, only its own class can compare
-        same = ours == theirs and here.arrays_checksum(table) == there.arrays_checksum(table)
+        same = same_fit(ours, theirs) and here.arrays_checksum(table) == there.arrays_checksum(table)
         return None if same else "its encoder is from outside the package, and what was fitted differs"
     if ours["name"] != theirs["name"]:
         return f"its encoder is {theirs['name']} there, {ours['name']} here"

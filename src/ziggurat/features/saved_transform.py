@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ziggurat.core.config import Config, parse_config
+from ziggurat.core.config_places import IMPORT_KEY
 from ziggurat.core.digests import FileChecksum
 from ziggurat.core.errors import ConfigError, DataError, shorten
 from ziggurat.core.files import atomic_file, write_json
@@ -227,8 +228,20 @@ def _parsed(stored: _Stored, path: Path) -> _Configs:
         resolve_tables(configs.features)
     except ConfigError as error:
         problem = error.problem if error.problem.startswith(str(path)) else f"{path}: {error.problem}"
-        raise DataError(problem, DAMAGED.hint) from None
+        raise DataError(problem, _hint(stored)) from None
     return configs
+
+
+def _hint(stored: _Stored) -> str:
+    """Returns what to do about configs that cannot be read: the code of parts from outside may have changed."""
+    sections = (value for feature in stored.features for value in feature.values() if isinstance(value, dict))
+    parts = list(dict.fromkeys(str(section[IMPORT_KEY]) for section in sections if IMPORT_KEY in section))
+    if not parts:
+        return DAMAGED.hint
+    return (
+        f"it was fitted with {', '.join(parts)}: let each module have the class under that name (`OldName = NewName` "
+        "keeps one) with the keys of that time, and let the config name it so; or prepare and train again"
+    )
 
 
 def _chains(stored: _Stored, configs: _Configs, path: Path) -> dict[str, NumericChain]:

@@ -25,6 +25,7 @@ from ziggurat.features.assemble import encoded_schema, id_column, ids_by_code, n
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
+from ziggurat.features.encoders.checks import checked_rows, encode_values, encoder_label
 from ziggurat.features.encoders.encoder import Encoder
 from ziggurat.features.encoders.files import save_encoder
 from ziggurat.features.numeric.chain import NumericChain
@@ -68,8 +69,9 @@ class Transform:
         self.chains = dict(chains)
         self.encoders = dict(encoders)
         self._tables = resolve_tables(features)
-        rows = {table: encoder.rows for table, encoder in encoders.items()}
-        self.schema: Schema = encoded_schema(features, targets, {**rows, **bucketised_rows(chains)})
+        self._labels = {table: encoder_label(table, encoding.encoder) for table, encoding in self._tables.items()}
+        self._rows = {table: checked_rows(encoder, self._labels[table]) for table, encoder in encoders.items()}
+        self.schema: Schema = encoded_schema(features, targets, {**self._rows, **bucketised_rows(chains)})
 
     def raw_schema(self, labelled: bool = True) -> RawSchema:
         """Returns the raw columns that :meth:`apply` needs."""
@@ -81,6 +83,10 @@ class Transform:
         Args:
             block: a block that was read with :meth:`raw_schema`.
             labelled: if False, labels, weight, group and time are ignored, and their columns may be absent.
+
+        Raises:
+            FeatureError: an encoder gives an id outside its table, or none.
+            PartFailed: an encoder from outside the package raised an exception of its own.
         """
         checked = check_rows(block, self.targets if labelled else None, self._tables)
         encoded: dict[str, tuple[pa.Array, Codes]] = {}
@@ -93,15 +99,17 @@ class Transform:
             if feature.source_column not in encoded:
                 encoded[feature.source_column] = encode_column(raw)
             values, codes = encoded[feature.source_column]
-            encoder = self.encoders[feature.table_name]
-            columns[feature.name] = id_column(feature, codes, ids_by_code(encoder.transform(values), encoder.rows))
+            table = feature.table_name
+            config, rows, where = self._tables[table].encoder, self._rows[table], self._labels[table]
+            ids = encode_values(self.encoders[table], values, rows, config, where)
+            columns[feature.name] = id_column(feature, codes, ids_by_code(ids, rows))
         columns.update(target_columns(checked.targets))
         return EncodedBlock(pa.RecordBatch.from_pydict(columns), checked.rows, checked.bad)
 
     def save(self, folder: Path) -> str:
         """Writes the transform into ``folder``, ``transform.json`` last; returns the checksum of all files."""
         for table, encoder in self.encoders.items():
-            save_encoder(folder, table, encoder)
+            save_encoder(folder, table, encoder, self._tables[table].encoder)
         return save_transform(folder, self.features, self.targets, self.chains)
 
     @classmethod

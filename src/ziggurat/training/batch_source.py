@@ -10,6 +10,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Loader
 from ziggurat.data.ingest.fetch import fetch_dataset
 from ziggurat.data.ingest.loader import IngestLoader
+from ziggurat.features.outside_encoders import check_outside_encoders
 from ziggurat.features.preparation.prepare import ENCODERS
 from ziggurat.features.transform import first_difference
 from ziggurat.training.config import TrainingConfig
@@ -45,6 +46,7 @@ def dataset_of_readers(experiment: Experiment, folder: Path, progress: Progress)
 
     Raises:
         ConfigError: the dataset was encoded by another config than this experiment's.
+        DataError: an encoder from outside the package gives other ids here than when it was fitted.
         ReadersLost: no reader provides it.
     """
     config = experiment.training
@@ -56,4 +58,5 @@ def dataset_of_readers(experiment: Experiment, folder: Path, progress: Progress)
             f"{different}: the readers' dataset {dataset.fingerprint[:12]} was encoded by another config",
             "train with the config that the readers were started with, or start them with this one",
         )
+    check_outside_encoders(dataset.folder / ENCODERS, experiment.features)
     return dataset

@@ -9,6 +9,8 @@ from ziggurat.core.engine import check_engine
 from ziggurat.core.memory import explained_thread_limit
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Split
+from ziggurat.data.encoded.manifest import ENCODERS
+from ziggurat.features.outside_encoders import check_outside_encoders
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.malloc_tuning import keep_freed_memory
@@ -36,7 +38,8 @@ def evaluate(
 
     Raises:
         RunFolderError: there is no such run or checkpoint, or the folder holds another dataset.
-        DataError: the prepared dataset does not exist any more.
+        DataError: the prepared dataset does not exist any more, or an encoder from outside the package gives other ids
+            than when it was fitted.
         ForkedProcess: the process was forked from one that had computed.
     """
     check_engine()
@@ -44,6 +47,7 @@ def evaluate(
     opened = run if isinstance(run, Run) else open_run(run)
     keep_freed_memory()
     dataset = opened.dataset(prepared)
+    check_outside_encoders(opened.folder / ENCODERS, opened.experiment.features)
     evaluation = opened.experiment.evaluation
     device = pick_device(opened.experiment.training.device)
     with explained_thread_limit(), process_group(device) as world, contextlib.ExitStack() as stack:

@@ -21,6 +21,8 @@ from ziggurat.core.files import locked_folder
 from ziggurat.core.memory import explained_out_of_memory, explained_thread_limit
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset, Split
+from ziggurat.data.encoded.manifest import ENCODERS
+from ziggurat.features.outside_encoders import check_outside_encoders
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.heartbeat import report_lost_ranks
 from ziggurat.parallel.own_random import preserved_random_state
@@ -110,6 +112,7 @@ def train(
             check_run_folder(folder)
             stack.enter_context(locked_folder(folder, "training"))
             check_warm_start(folder, experiment)
+            check_outside_encoders(folder / ENCODERS, experiment.features)
             run = create_or_resume(folder, experiment, progress.note)
             claims.append(stack.enter_context(claimed(run.checkpoints.store, run.owner, note=progress.note)))
             if experiment.training.readers:

@@ -50,7 +50,7 @@ class Encoder(Protocol):
 
     @property
     def rows(self) -> int:
-        """Number of rows of the table; every id is in ``[0, rows)``."""
+        """Number of rows of the table, 1 or more; every id is in ``[0, rows)``."""
         ...
 
     @property
@@ -59,11 +59,19 @@ class Encoder(Protocol):
         ...
 
     def transform(self, values: pa.Array) -> Ids:
-        """Returns the ids of int64 or string values without nulls, shape (n,) -> (n,)."""
+        """Returns the ids of int64 or string values without nulls, shape (n,) -> (n,).
+
+        The id depends on the value alone, and is the same in every process. Every value of the type has one, whether it
+        occurred when the encoder was fitted or not.
+        """
         ...
 
     def to_state(self) -> State:
-        """Returns the state for :meth:`from_state`; its JSON part contains the encoder's name and version."""
+        """Returns the state for :meth:`from_state`; the JSON part of a built-in encoder has its name and version.
+
+        Of an encoder from outside the package, the import reference and :attr:`EncoderSettings.version` are saved
+        beside the state, without its doing.
+        """
         ...
 
     @classmethod
@@ -81,7 +89,8 @@ class EncoderSettings(PartConfig):
 
     Attributes:
         version: version of the ids that fitted encoders return and of the state that they save. Raise it when either
-            changes: it is part of a prepared dataset's fingerprint, so that data of an older version is prepared again.
+            changes: it is part of a prepared dataset's fingerprint, so that data of an older version is prepared again,
+            and encoders that another version fitted are refused.
         counts_values: whether :meth:`fit` needs the counts of the training values. If not, the distinct values
             of a table need not be in memory together.
     """
@@ -110,10 +119,9 @@ class EncoderSettings(PartConfig):
             counts: how often each value occurs; None if :attr:`counts_values` is False.
         """
 
-    def fit_with_ids(self, counts: ValueCounts) -> tuple[Encoder, Ids]:
-        """Returns the fitted encoder with the ids (n,) of ``counts.values``."""
-        encoder = self.fit(counts)
-        return encoder, encoder.transform(counts.values)
+    def fit_with_ids(self, counts: ValueCounts) -> tuple[Encoder, Ids | None]:
+        """Returns the fitted encoder, with the ids (n,) of ``counts.values`` if fitting finds them anyway."""
+        return self.fit(counts), None
 
     @classmethod
     @abstractmethod

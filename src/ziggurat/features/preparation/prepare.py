@@ -35,6 +35,7 @@ from ziggurat.data.readers.reader import BLOCK_BYTES
 from ziggurat.data.readers.source import open_source
 from ziggurat.features.assemble import encoded_schema
 from ziggurat.features.config import DataConfig, FeatureConfig
+from ziggurat.features.outside_encoders import check_outside_encoders
 from ziggurat.features.preparation.block_batching import SplitSource
 from ziggurat.features.preparation.cluster import Cluster
 from ziggurat.features.preparation.cluster_encoding import encode_files
@@ -77,7 +78,9 @@ def prepare(
         DataError: a file cannot be read as declared, a row is bad under ``on_bad_row: fail``, there are no training
             rows, a label has only one class, or the disk is full.
         RunFolderError: the folder contains a different dataset, or another process is preparing it.
-        DataError: the manifest of the dataset in it is damaged.
+        DataError: the manifest of the dataset in it is damaged, or an encoder from outside the package gives other ids
+            than when it was fitted.
+        FeatureError: an encoder gives no usable ids, or its saved state does not restore it.
     """
     progress = progress or Silent()
     sources = open_sources(data, features)
@@ -150,6 +153,7 @@ def _is_prepared(folder: Path, plan: Preparation) -> bool:
             f"{folder}: contains a dataset prepared from another config, other files or by another version",
             "prepare into another folder, or delete this one",
         )
+    check_outside_encoders(folder / ENCODERS, plan.features)
     return True
 
 

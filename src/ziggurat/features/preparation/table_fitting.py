@@ -20,8 +20,17 @@ from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.assemble import ids_by_code, truncate
 from ziggurat.features.columns import Codes
 from ziggurat.features.config import CategoricalFeature, IdFeature
+from ziggurat.features.encoders.checks import (
+    checked_ids,
+    checked_rows,
+    checked_unknown_rows,
+    encode_values,
+    encoder_label,
+    fitted_encoder,
+)
 from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
-from ziggurat.features.encoders.files import save_encoder
+from ziggurat.features.encoders.files import save_checked
+from ziggurat.features.encoders.round_trip import Sample
 from ziggurat.features.preparation.parts import IdFile, IdWriter, StagedParts
 from ziggurat.features.tables import TableEncoding
 
@@ -108,6 +117,10 @@ def fit_table(
         assignments: the split of each row, for each part.
         id_files: for each raw column, the file to write with :class:`~ziggurat.features.preparation.parts.IdWriter`.
         encoders: folder to save the encoder in.
+
+    Raises:
+        FeatureError: the encoder gives no usable ids, or its saved state does not restore it.
+        PartFailed: an encoder from outside the package raised an exception of its own.
     """
     chunks: list[_Chunk] = []
     poolings: dict[str, _Pooling] = {}
@@ -121,22 +134,29 @@ def fit_table(
             missing_lookups += int(training[-1])
             chunks.append(_Chunk(feature, values, training[:-1], held_out[:-1]))
             _count_pooling(poolings[feature.name], feature, codes, assignment == TRAIN, len(values))
-    encoder, ids = _encode(encoding, chunks)
-    save_encoder(encoders, encoding.name, encoder, encoding.encoder.reference)
-    accesses = np.zeros(encoder.rows, np.int64)
+    where = encoder_label(encoding.name, encoding.encoder)
+    encoder, ids = _encode(encoding, chunks, where)
+    rows = checked_rows(encoder, where)
+    unknown_rows = checked_unknown_rows(encoder, rows, where)
+    accesses = np.zeros(rows, np.int64)
     if missing_lookups:  # an identity table has no row for missing values, and no missing values
         accesses[MISSING_ROW] += missing_lookups
     owners = {feature.source_column: feature for feature in reversed(encoding.features)}
     writers = {column: IdWriter(path) for column, path in id_files.items()}
+    sample = Sample(sum(len(chunk.values) for chunk in chunks))
     for chunk, chunk_ids in zip(chunks, ids, strict=True):
+        sample.add(chunk.values, chunk_ids)
         np.add.at(accesses, chunk_ids, chunk.training.astype(np.int64))
-        poolings[chunk.feature.name].add_held_out(chunk, chunk_ids, encoder.unknown_rows)
+        poolings[chunk.feature.name].add_held_out(chunk, chunk_ids, unknown_rows)
         column = chunk.feature.source_column
         if owners[column] is chunk.feature:
-            writers[column].append(ids_by_code(chunk_ids, encoder.rows))
+            writers[column].append(ids_by_code(chunk_ids, rows))
     written = {column: writer.close() for column, writer in writers.items()}
     statistics = {feature.name: poolings[feature.name].statistics(feature) for feature in encoding.features}
-    return FittedTable(TableStatistics(encoding.name, encoder.rows, accesses), statistics, written)
+    del chunks, ids  # so that the restored encoder adds nothing to the most memory in use
+    known = sample.values(_value_kind(encoding.type))
+    save_checked(encoders, encoding.name, encoding.encoder, encoder, known, sample.ids())
+    return FittedTable(TableStatistics(encoding.name, rows, accesses), statistics, written)
 
 
 def _count(codes: Codes, assignment: Assignment, values: int) -> tuple[PartCounts, PartCounts]:
@@ -170,23 +190,34 @@ def _count_pooling(
     pooling.missing += missing
 
 
-def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk]) -> tuple[Encoder, Iterator[Ids]]:
+def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk], where: str) -> tuple[Encoder, Iterator[Ids]]:
     """Returns the fitted encoder, and an iterator over the ids of each chunk's values."""
     config = encoding.encoder
     if not config.counts_values:
-        encoder = config.fit(None)
-        return encoder, (encoder.transform(chunk.values) for chunk in chunks)
+        encoder, _ = fitted_encoder(config, None, where)
+        rows = checked_rows(encoder, where)
+        return encoder, (encode_values(encoder, chunk.values, rows, config, where) for chunk in chunks)
     merged, codes = merge_values([chunk.values for chunk in chunks], encoding.type)
     counts = np.zeros(len(merged), np.int64)
     for chunk, chunk_codes in zip(chunks, codes, strict=True):
         counts[chunk_codes] += chunk.training  # the values of a chunk are distinct
-    fitted, ids = config.fit_with_ids(ValueCounts(merged, counts))
-    return fitted, (ids[chunk_codes] for chunk_codes in codes)
+    encoder, found = fitted_encoder(config, ValueCounts(merged, counts), where)
+    rows = checked_rows(encoder, where)
+    ids = (
+        encode_values(encoder, merged, rows, config, where)
+        if found is None
+        else checked_ids(found, merged, rows, where)
+    )
+    return encoder, (ids[chunk_codes] for chunk_codes in codes)
+
+
+def _value_kind(value_type: ValueType) -> pa.DataType:
+    return pa.int64() if value_type is ValueType.INTEGER else pa.string()
 
 
 def merge_values(arrays: Sequence[pa.Array], value_type: ValueType) -> tuple[pa.Array, list[npt.NDArray[np.int32]]]:
     """Returns the distinct values of all arrays, and for each array the positions of its values among them."""
-    kind = pa.int64() if value_type is ValueType.INTEGER else pa.string()
+    kind = _value_kind(value_type)
     encoded = iter(pa.chunked_array(arrays, kind).dictionary_encode().chunks)  # arrow leaves empty chunks out
     merged = pa.array([], kind)
     positions: list[npt.NDArray[np.int32]] = []
