@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,10 +20,13 @@ import pytest
 from tests.training.conftest import config_values, write_log
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.config import parse_config
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.network.tls import MAKE_CERTIFICATE
+from ziggurat.network.token import MAKE_TOKEN
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.ingest import ingest
 
 SECONDS = 120
 COMMAND = [sys.executable, "-m", "ziggurat"]
@@ -143,8 +147,43 @@ def test_raw_readers_with_a_runs_encoders_give_the_same_weights(
     assert not list(elsewhere.rglob("*.arrow")), "no encoded rows on disk"
     check_equal(serving.folder / "raw", local)
     fetched, original = Dataset(serving.folder / "raw" / "dataset"), Dataset(prepared(serving))
-    assert fetched.manifest == original.manifest
+    assert fetched.fingerprint == original.fingerprint
+    assert fetched.schema == original.schema
+    for split in ("validation", "test"):
+        theirs, ours = original.split(split), fetched.split(split)
+        assert ours.blocks == theirs.blocks
+        assert all(ours.read(block).equals(theirs.read(block)) for block in range(len(theirs.blocks)))
     assert api.evaluate(serving.folder / "raw").compute() == api.evaluate(local).compute()
+
+
+def test_readers_with_a_token_and_tls_give_the_same_weights(
+    serving: Serving, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(serving.folder)
+    for command in (MAKE_TOKEN, MAKE_CERTIFICATE.replace("DNS:$(hostname)", "IP:127.0.0.1")):
+        subprocess.run(command, shell=True, check=True, capture_output=True)
+    command = [*COMMAND, "ingest", "exp.yaml", "--token-file", "reader.token"]
+    command += ["--tls-cert", "reader.crt", "--tls-key", "reader.key"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address.startswith("grpc+tls://127.0.0.1:")
+        secure = {"readers": [address], "epochs": 2, "weight_average": 0.9, "reader_authorities": "reader.crt"}
+        with pytest.raises(DataError, match=rf"reader {re.escape(address)}: refuses this trainer"):
+            api.train(experiment(serving, **secure), "no token")
+        api.train(experiment(serving, **secure, reader_token_file="reader.token"), "secure")
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate()[1]
+    assert "refused 127.0.0.1:" in errors
+    assert "the token is missing or wrong" in errors
+    check_equal(serving.folder / "secure", local)
+
+
+def test_readers_for_other_machines_need_a_token_and_tls(serving: Serving) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--host 0\.0\.0\.0: other machines can reach this address, which needs a token"
+    ):
+        ingest(experiment(serving), host="0.0.0.0")
 
 
 def test_a_killed_reader_is_restarted_and_ctrl_c_saves(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

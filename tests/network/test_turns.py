@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from ziggurat.network.peer import Peer
-from ziggurat.network.turns import Turns, _Shares
+from ziggurat.network.turns import PROVEN_BYTES, Turns, _Shares
 
 A, B, C = Peer("10.0.0.1", 1), Peer("10.0.0.1", 2), Peer("10.0.0.2", 1)
 
@@ -47,13 +47,38 @@ def test_a_client_with_many_requests_waits_for_others() -> None:
 
 def test_hosts_are_equal_however_many_connections_they_have() -> None:
     turns = Turns(1)
-    turns._hosts.add(C.host, 1.0)
+    turns._shares[False].add((False, C.host), 1.0)
     work = Work(turns)
     with turns.turn(Peer("10.0.0.9", 1)):
         work.request(C)
         work.request(A)
         work.request(B)
     assert work.finish() == [A, B, C]
+
+
+def test_connections_that_took_answers_come_before_those_that_did_not() -> None:
+    turns = Turns(1)
+    turns.taken(C, PROVEN_BYTES - 1)
+    turns.taken(B, PROVEN_BYTES - 1)
+    turns.taken(B, 1)
+    work = Work(turns)
+    strangers = [Peer("10.0.0.1", port) for port in range(10, 20)]
+    with turns.turn(A):  # the share of the others is now the greater one
+        for peer in (*strangers, C, B):
+            work.request(peer)
+    assert work.finish()[0] == B
+
+
+def test_strangers_have_a_part_of_the_time() -> None:
+    turns = Turns(1)
+    turns.taken(B, PROVEN_BYTES)
+    turns._shares[()].add(True, 10.0)  # as of much work of those that have proven themselves
+    work = Work(turns)
+    with turns.turn(Peer("10.0.0.9", 1)):
+        work.request(B)
+        work.request(A)
+        work.request(A)
+    assert work.finish() == [A, A, B]
 
 
 def test_turns_are_given_up_when_the_work_fails() -> None:

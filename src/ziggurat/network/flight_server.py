@@ -230,11 +230,12 @@ class _Answer(Iterator[Any]):
 
     def __init__(self, server: GuardedServer, call: Call, parts: Iterator[Any]) -> None:
         self._server, self._call, self._parts = server, call, parts
-        self._sent_bytes = 0
+        self._sent_bytes = self._taken_bytes = 0
 
     def __next__(self) -> Any:
         stream = self._call.stream
         stream.taken()
+        self._taken_bytes += self._sent_bytes
         self._server.connections.account(self._call.peer, answer_bytes=self._sent_bytes)
         try:
             if self._server.stopping.is_set():
@@ -242,6 +243,7 @@ class _Answer(Iterator[Any]):
             part = next(self._parts)
         except StopIteration:
             self._server.end(self._call)
+            self._server.turns.taken(self._call.peer, self._taken_bytes)
             raise
         except Exception as error:  # noqa: BLE001 - told to the client in plain words
             self._server.end(self._call)

@@ -3,6 +3,9 @@
 A client's *share* is the time that its work has taken so far. Hosts are equal among each other, and so are the
 connections of one host, however many requests each has waiting. Time without a request is not credited: who comes back
 starts with the share of the one whose turn is now.
+
+Connections cost their clients little, so most of the time belongs to connections that have *proven* themselves by
+taking whole answers. Those that open streams and do not read them share the rest, however many they are.
 """
 
 from __future__ import annotations
@@ -10,16 +13,21 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import OrderedDict, defaultdict
 from collections.abc import Generator, Hashable
 from dataclasses import dataclass, field
 
 from ziggurat.network.peer import Peer
 
+PROVEN_BYTES = 2**20
+"""Bytes of whole answers that a connection must have taken to be preferred."""
+_PROVEN_WEIGHT = 4.0
+"""How many times as much time as all others together the proven connections have together."""
 _PRUNE_ABOVE = 4096
 
 
 class _Shares:
-    """The shares of some clients, and the share at which newcomers start."""
+    """The shares of those that compete with each other, and the share at which newcomers start."""
 
     def __init__(self) -> None:
         self._used: dict[Hashable, float] = {}
@@ -40,9 +48,19 @@ class _Shares:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
+    """A piece of work that waits for its turn."""
+
     peer: Peer
+    proven: bool
     number: int
     ready: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def levels(self) -> tuple[tuple[Hashable, Hashable], ...]:
+        """Whom it competes with, and as what: its class with the other, its host with others of the class, and its
+        connection with others of the host."""
+        host = (self.proven, self.peer.host)
+        return ((), self.proven), (self.proven, host), (host, self.peer)
 
 
 class Turns:
@@ -57,14 +75,24 @@ class Turns:
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._arrived = 0
-        self._hosts, self._peers = _Shares(), _Shares()
+        self._shares: defaultdict[Hashable, _Shares] = defaultdict(_Shares)
+        self._taken_bytes: OrderedDict[Peer, int] = OrderedDict()
+
+    def taken(self, peer: Peer, size_bytes: int) -> None:
+        """Notes that a connection has taken a whole answer of this size."""
+        with self._lock:
+            self._taken_bytes[peer] = self._taken_bytes.get(peer, 0) + size_bytes
+            self._taken_bytes.move_to_end(peer)
+            if len(self._taken_bytes) > _PRUNE_ABOVE:
+                self._taken_bytes.popitem(last=False)
 
     @contextlib.contextmanager
     def turn(self, peer: Peer) -> Generator[None]:
         """Waits for a turn of ``peer``, which lasts as long as the ``with`` block."""
         with self._lock:
             self._arrived += 1
-            waiting = _Waiting(peer, self._arrived)
+            proven = self._taken_bytes.get(peer, 0) >= PROVEN_BYTES
+            waiting = _Waiting(peer, proven, self._arrived)
             self._waiting.append(waiting)
             self._start_next()
         waiting.ready.wait()
@@ -72,19 +100,25 @@ class Turns:
         try:
             yield
         finally:
+            seconds = time.monotonic() - started
             with self._lock:
-                self._hosts.add(peer.host, time.monotonic() - started)
-                self._peers.add(peer, time.monotonic() - started)
+                for rivals, name in waiting.levels:
+                    weight = _PROVEN_WEIGHT if name is True else 1.0
+                    self._shares[rivals].add(name, seconds / weight)
                 self._free += 1
                 self._start_next()
 
     def _start_next(self) -> None:
         while self._free and self._waiting:
-            chosen = min(
-                self._waiting, key=lambda each: (self._hosts.of(each.peer.host), self._peers.of(each.peer), each.number)
-            )
+            chosen = min(self._waiting, key=self._priority)
             self._waiting.remove(chosen)
-            self._hosts.begin(chosen.peer.host)
-            self._peers.begin(chosen.peer)
+            for rivals, name in chosen.levels:
+                self._shares[rivals].begin(name)
             self._free -= 1
             chosen.ready.set()
+        if len(self._shares) > _PRUNE_ABOVE:
+            self._shares.clear()
+
+    def _priority(self, waiting: _Waiting) -> tuple[float, ...]:
+        """Returns a key of which the least is next."""
+        return (*(self._shares[rivals].of(name) for rivals, name in waiting.levels), waiting.number)

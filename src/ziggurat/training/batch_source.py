@@ -13,6 +13,7 @@ from ziggurat.data.ingest.loader import IngestLoader
 from ziggurat.features.outside_encoders import check_outside_encoders
 from ziggurat.features.preparation.prepare import ENCODERS
 from ziggurat.features.transform import first_difference
+from ziggurat.network.access import Credentials, read_credentials
 from ziggurat.training.config import TrainingConfig
 from ziggurat.training.experiment import Experiment
 
@@ -38,6 +39,7 @@ def training_loader(
         dataset.schema,
         seconds=config.reader_timeout,
         note=progress.note,
+        credentials=_credentials(config),
     )
 
 
@@ -51,7 +53,11 @@ def dataset_of_readers(experiment: Experiment, folder: Path, progress: Progress)
     """
     config = experiment.training
     here = (folder / "manifest.json").is_file()
-    dataset = Dataset(folder) if here else fetch_dataset(config.readers, folder, config.reader_timeout, progress)
+    if here:
+        dataset = Dataset(folder)
+    else:
+        credentials = _credentials(config)
+        dataset = fetch_dataset(config.readers, folder, config.reader_timeout, progress, credentials)
     different = first_difference(dataset.folder / ENCODERS, experiment.features, experiment.data.targets)
     if different:
         raise ConfigError(
@@ -60,3 +66,7 @@ def dataset_of_readers(experiment: Experiment, folder: Path, progress: Progress)
         )
     check_outside_encoders(dataset.folder / ENCODERS, experiment.features)
     return dataset
+
+
+def _credentials(config: TrainingConfig) -> Credentials:
+    return read_credentials(config.reader_token_file, config.reader_authorities)

@@ -132,7 +132,11 @@ class TrainingConfig(Config):
 
     readers: tuple[str, ...] = ()
     """Addresses of the readers (``ziggurat ingest``) that make the training batches, as in grpc://host:8815; default:
-    this process makes them. The batches are the same, bit for bit."""
+    this process makes them. The batches are the same, bit for bit. With TLS, grpc+tls://host:8815."""
+    reader_token_file: Path | None = None
+    """The file with the readers' token (``ziggurat ingest --token-file``)."""
+    reader_authorities: Path | None = None
+    """A PEM file with the readers' certificate, or that of the authority that signed it; default: gRPC's own list."""
     reader_timeout: float = pydantic.Field(default=60.0, gt=0)
     """Seconds without a batch from any reader after which training ends with an error."""
 

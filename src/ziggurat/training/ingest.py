@@ -20,6 +20,8 @@ from ziggurat.features.config import DataConfig, FeatureConfig
 from ziggurat.features.preparation.prepare import dataset_fingerprint, open_sources
 from ziggurat.features.raw_blocks import open_raw
 from ziggurat.features.raw_index import index_raw
+from ziggurat.network.access import Access, check_exposure
+from ziggurat.network.limits import Limits
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.preparation import prepare, prepared_folder
 from ziggurat.training.run import open_run
@@ -37,6 +39,8 @@ def ingest(
     port: int = 0,
     readers: int = 1,
     address_file: Path | None = None,
+    access: Access = Access(),  # noqa: B008 - immutable
+    limits: Limits = Limits(),  # noqa: B008 - immutable
     listening: Callable[[Sequence[str]], None] = lambda addresses: None,
     progress: Progress | None = None,
 ) -> None:
@@ -51,11 +55,14 @@ def ingest(
         port: the first port to listen on; several readers use consecutive ports. 0 means free ports.
         readers: number of reader processes.
         address_file: file that holds the addresses, one per line, while all readers listen.
+        access: the token and the certificate; both are required if ``host`` can be reached from other machines.
+        limits: what trainers may take.
         listening: called with the addresses once all readers listen.
         progress: where to show progress.
 
     Raises:
-        ConfigError: a port is out of range or in use, or the host address is not available.
+        ConfigError: a port is out of range or in use, the host address is not available, or other machines could reach
+            it without token or TLS.
         DataError, FeatureError: as in :func:`ziggurat.prepare`; with ``raw``, there are no encoders, or they were
             fitted to other data.
     """
@@ -64,6 +71,7 @@ def ingest(
             f"--port {port} with {readers} readers ends at port {port + readers - 1}; the last is {_LAST_PORT}",
             "choose a lower --port, or 0 for free ports",
         )
+    check_exposure(host, access)
     progress = progress or Silent()
     if address_file is not None:
         address_file.unlink(missing_ok=True)  # left by readers that were killed
@@ -73,7 +81,7 @@ def ingest(
     else:
         served = functools.partial(open_prepared, prepare(experiment, folder, progress).folder.resolve())
     with (
-        ReaderProcesses(served, host, port, readers) as processes,
+        ReaderProcesses(served, host, port, readers, access, limits) as processes,
         _published_addresses(processes.addresses, address_file),
     ):
         listening(processes.addresses)

@@ -70,6 +70,8 @@ _MAY_DIFFER = frozenset(
         "parallel.timeout_s",
         "parallel.pipeline",
         "training.readers",
+        "training.reader_token_file",
+        "training.reader_authorities",
         "training.reader_timeout",
     }
 )
@@ -278,12 +280,14 @@ def check_run_folder(folder: Path) -> None:
     """Refuses a folder that holds something other than a run, before anything is written into it.
 
     Raises:
-        RunFolderError: the folder holds something else.
+        RunFolderError: the folder holds something else, or a run without its config.
     """
     if folder.is_file():
         raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
     if folder.is_dir() and not (folder / CONFIG_FILE).is_file():
         foreign = [item.name for item in folder.iterdir() if item.name not in {LOCK_FILE, ENVIRONMENT_FILE}]
+        if {DATASET_FILE, ENVIRONMENT_FILE} <= {item.name for item in folder.iterdir()}:
+            raise DAMAGED.of(folder / CONFIG_FILE, "is missing")
         if any(not name.startswith(".") for name in foreign):
             raise RunFolderError(
                 f"{folder}: exists, is not empty and is no run folder", "name another folder with --run"

@@ -6,11 +6,14 @@ import re
 
 from ziggurat.core.errors import ConfigError
 
-_PLACE = re.compile(r"(?:grpc://)?(?P<place>(?:[^\s:/\[\],]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5}))")
+_TLS = "grpc+tls://"
+_PLACE = re.compile(
+    r"(?P<scheme>grpc(?:\+tls)?://)?(?P<place>(?P<host>[^\s:/\[\],]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5}))"
+)
 
 
 def checked_address(address: str) -> str:
-    """Returns ``grpc://host:port``; the scheme may be omitted in ``address``.
+    """Returns ``grpc://host:port`` or ``grpc+tls://host:port``; without a scheme, ``address`` is one without TLS.
 
     Raises:
         ConfigError: ``address`` is malformed.
@@ -19,6 +22,18 @@ def checked_address(address: str) -> str:
     if found is None or not 0 < int(found["port"]) < 65_536:
         raise ConfigError(
             f"{address!r} is not the address of a reader; "
-            "write each as grpc://HOST:PORT, as `ziggurat ingest` prints it"
+            "write each as grpc://HOST:PORT or grpc+tls://HOST:PORT, as `ziggurat ingest` prints it"
         )
-    return f"grpc://{found['place']}"
+    return f"{found['scheme'] or 'grpc://'}{found['place']}"
+
+
+def host_of(address: str) -> str:
+    """Returns the host of an address that :func:`checked_address` returned."""
+    found = _PLACE.fullmatch(address)
+    assert found is not None, address
+    return found["host"].strip("[]")
+
+
+def is_encrypted(address: str) -> bool:
+    """Returns whether connections to this address use TLS."""
+    return address.startswith(_TLS)

@@ -1,28 +1,28 @@
-"""A trainer's connection to one reader, opened on demand."""
+"""A trainer's connection to one reader, opened on demand. Nothing that the reader sends is trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
 
-import pyarrow as pa
 import pyarrow.flight as flight
 
 from ziggurat.core.batch import Batch
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.schema import Schema
+from ziggurat.core.untrusted import Damage
 from ziggurat.data.encoded.stream import Order
-from ziggurat.data.ingest.address import checked_address
-from ziggurat.data.ingest.protocol import DESCRIBE, REFUSED, WARM, BatchTicket, Description, ReaderIdentity
-from ziggurat.data.ingest.wire import from_wire
+from ziggurat.data.ingest.address import checked_address, host_of, is_encrypted
+from ziggurat.data.ingest.protocol import DESCRIBE, MAX_ROWS, REFUSED, WARM, BatchTicket, Description, ReaderIdentity
+from ziggurat.data.ingest.wire import batch_message_bytes, from_wire, wire_schema
+from ziggurat.network.access import Credentials, check_secrecy
+from ziggurat.network.flight_client import LOST as LOST
+from ziggurat.network.flight_client import call_options, connect, first_line, is_untrusted, was_too_large
 
-LOST = (flight.FlightError, pa.ArrowException)
-"""Errors raised if a reader is gone, shuts down or cannot read; a retry, with it or another reader, may succeed."""
+UNTRUSTED = Damage(DataError, "name readers that you trust, of this version (`ziggurat ingest`)")
+"""What the errors about a reader look like that does not keep to the protocol."""
 
-_OPTIONS = [
-    ("grpc.use_local_subchannel_pool", 1),  # a new connection does not inherit the back-off of the last one
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
+_DESCRIPTION_BYTES = 2**16
 
 
 class Connection:
@@ -32,16 +32,30 @@ class Connection:
         costly: whether the reader makes its blocks from raw logs; known once connected.
 
     Args:
-        address: ``grpc://host:port``, or ``host:port``.
+        address: the address of the reader; see :func:`~ziggurat.data.ingest.address.checked_address`.
         identity: the identity of this process.
         schema: the schema of the dataset.
         seconds: time limit for a complete answer.
+        credentials: what to show the reader, and by what to check it.
+
+    Raises:
+        ConfigError: the address is malformed, or the token would travel unencrypted.
     """
 
-    def __init__(self, address: str, identity: ReaderIdentity, schema: Schema, seconds: float) -> None:
-        self.address = checked_address(address)
+    def __init__(
+        self,
+        address: str,
+        identity: ReaderIdentity,
+        schema: Schema,
+        seconds: float,
+        credentials: Credentials = Credentials(),  # noqa: B008 - immutable
+    ) -> None:
+        self.address = reader_address(address, credentials)
         self.costly = False
         self._identity, self._schema, self._seconds = identity, schema, seconds
+        self._credentials = credentials
+        self._message_bytes = batch_message_bytes(schema, MAX_ROWS)
+        self._wire = wire_schema(schema)
         self._client: flight.FlightClient | None = None
         self._answer: flight.FlightStreamReader | None = None
 
@@ -53,7 +67,7 @@ class Connection:
         """
         if self._client is not None:
             return
-        client, description = open_client(self.address, self._seconds)
+        client, description = open_client(self.address, self._seconds, self._credentials, self._message_bytes)
         if description.identity != self._identity:
             raise identity_error(
                 self.address, f"serves {description.identity}, this process trains on {self._identity}"
@@ -64,31 +78,39 @@ class Connection:
         """Requests that the reader prepare the pool at this position of a stream, which it does in the background."""
         if self._client is not None:
             ticket = BatchTicket(self._identity, split, order, [range(position, position + 1)])
-            list(self._client.do_action(flight.Action(WARM, ticket.to_bytes()), self._options()))
+            with reader_errors(self.address):
+                answers = self._client.do_action(flight.Action(WARM, ticket.to_bytes()), self._options())
+                if next(iter(answers), None) is not None:
+                    raise UNTRUSTED.of(f"reader {self.address}", f"sent an answer to {WARM!r}, which has none")
 
     def batches(self, split: str, order: Order, ranges: Sequence[range]) -> Iterator[Batch]:
         """Yields the batches of these ranges.
 
         Raises:
-            DataError: the reader serves another dataset or has another version.
+            DataError: the reader serves another dataset, has another version, refuses this trainer, or sends something
+                other than these batches.
             LOST: the reader cannot be reached, or its answer is incomplete.
         """
-        try:
-            self.connect()
-            assert self._client is not None
-            ticket = BatchTicket(self._identity, split, order, ranges)
+        self.connect()
+        assert self._client is not None
+        where = f"reader {self.address}"
+        ticket = BatchTicket(self._identity, split, order, ranges)
+        with reader_errors(self.address):
             answer = self._client.do_get(flight.Ticket(ticket.to_bytes()), self._options())
-            self._answer = answer
-            for rows in ranges:
-                batch = from_wire(answer.read_chunk().data, self._schema)
-                assert batch.size == len(rows), (batch.size, rows)
-                yield batch
-        except StopIteration:
-            raise flight.FlightServerError("the answer ended early") from None
-        except flight.FlightServerError as error:
-            if error.extra_info == REFUSED:
-                raise identity_error(self.address, first_line(error)) from None
-            raise
+        self._answer = answer
+        try:
+            with ended(answer):
+                with reader_errors(self.address):
+                    check_schema(answer, self._wire, where)
+                for rows in ranges:
+                    with reader_errors(self.address):
+                        message = next_message(answer, where)
+                    if message is None:
+                        raise UNTRUSTED.of(where, f"ended its answer before rows {rows.start} to {rows.stop}")
+                    yield from_wire(message, self._schema, len(rows), where, UNTRUSTED)
+                with reader_errors(self.address):
+                    if next_message(answer, where) is not None:
+                        raise UNTRUSTED.of(where, f"sent more than the {len(ranges)} batches that were asked for")
         finally:
             self._answer = None
 
@@ -105,18 +127,117 @@ class Connection:
             self._client = None
 
     def _options(self) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=self._seconds)
+        return call_options(self._credentials, self._seconds)
 
 
-def open_client(address: str, seconds: float) -> tuple[flight.FlightClient, Description]:
-    """Connects to the reader at ``address``; returns the client and the reader's description.
+def reader_address(address: str, credentials: Credentials) -> str:
+    """Returns the checked address of a reader to which these credentials may be shown.
 
     Raises:
+        ConfigError: the address is malformed, or the token would travel unencrypted.
+    """
+    checked = checked_address(address)
+    check_secrecy(checked, host_of(checked), is_encrypted(checked), credentials)
+    return checked
+
+
+def open_client(
+    address: str, seconds: float, credentials: Credentials, message_bytes: int
+) -> tuple[flight.FlightClient, Description]:
+    """Connects to the reader at ``address``; returns the client and the reader's description.
+
+    Args:
+        address: a result of :func:`reader_address`.
+        seconds: time limit for the description.
+        credentials: what to show the reader, and by what to check it.
+        message_bytes: size of the largest message to receive.
+
+    Raises:
+        DataError: the reader refuses this trainer, or sends no description.
         LOST: the reader does not answer within ``seconds``.
     """
-    client = flight.FlightClient(address, generic_options=_OPTIONS)
-    answers = client.do_action(flight.Action(DESCRIBE, b""), flight.FlightCallOptions(timeout=seconds))
-    return client, Description.from_bytes(next(iter(answers)).body.to_pybytes())
+    where = f"reader {address}"
+    client = connect(address, credentials, max(message_bytes, 2 * _DESCRIPTION_BYTES))
+    with reader_errors(address):
+        answers = client.do_action(flight.Action(DESCRIBE, b""), call_options(credentials, seconds))
+        found = next(iter(answers), None)
+    if found is None or found.body.size > _DESCRIPTION_BYTES:
+        raise UNTRUSTED.of(where, f"sent no description of itself, of at most {_DESCRIPTION_BYTES:,} bytes")
+    return client, Description.from_bytes(found.body.to_pybytes(), f"{where}: its description", UNTRUSTED)
+
+
+@contextlib.contextmanager
+def reader_errors(address: str) -> Generator[None]:
+    """Turns Flight's errors that a retry cannot mend into errors that name the reader.
+
+    Raises:
+        DataError: reader and trainer differ, the reader refuses this trainer, or it sent what is not Arrow.
+        LOST: any other error of Flight.
+    """
+    where = f"reader {address}"
+    try:
+        yield
+    except flight.FlightUnauthenticatedError:
+        raise DataError(
+            f"{where}: refuses this trainer, whose token is missing or wrong",
+            "set training.reader_token_file to a copy of the file that the readers were given as --token-file",
+        ) from None
+    except flight.FlightServerError as error:
+        if error.extra_info == REFUSED:
+            raise identity_error(address, first_line(error)) from None
+        raise
+    except flight.FlightUnavailableError as error:
+        if is_untrusted(error):
+            raise DataError(
+                f"{where}: its certificate is not trusted ({first_line(error)})",
+                "set training.reader_authorities to a copy of the readers' certificate or of its signer's, "
+                "and name the readers as the certificate does",
+            ) from None
+        raise
+    except flight.FlightCancelledError as error:
+        if was_too_large(error):
+            raise UNTRUSTED.of(where, "sent a message that is larger than what was asked for can be") from None
+        raise
+    except flight.FlightError:
+        raise
+    except LOST as error:
+        raise UNTRUSTED.of(where, f"sent something that is no Arrow message: {first_line(error)}") from None
+
+
+@contextlib.contextmanager
+def ended(answer: flight.FlightStreamReader) -> Generator[None]:
+    """Cancels an answer that was not read to its end."""
+    try:
+        yield
+    except BaseException:
+        answer.cancel()
+        raise
+
+
+def check_schema(answer: flight.FlightStreamReader, expected: object, where: str) -> None:
+    """Validates the columns of an answer, before any of its rows is decoded.
+
+    Raises:
+        DataError: they are others.
+    """
+    if not answer.schema.equals(expected):
+        found, wanted = shorten(str(answer.schema), 200), shorten(str(expected), 200)
+        raise UNTRUSTED.of(where, f"sent the columns {found}, not {wanted}")
+
+
+def next_message(answer: flight.FlightStreamReader, where: str) -> object | None:
+    """Returns the next record batch of an answer; None at its end.
+
+    Raises:
+        DataError: it is another kind of message.
+    """
+    try:
+        chunk = answer.read_chunk()
+    except StopIteration:
+        return None
+    if chunk.data is None:
+        raise UNTRUSTED.of(where, "sent a message without rows")
+    return chunk.data
 
 
 def identity_error(address: str, difference: str) -> DataError:
@@ -125,8 +246,3 @@ def identity_error(address: str, difference: str) -> DataError:
         f"reader {address}: {difference}",
         "start the readers with the config, the raw files and the versions of this run, or name other readers",
     )
-
-
-def first_line(error: BaseException) -> str:
-    """Returns the library's message, without its internal call trace."""
-    return (str(error).splitlines() or [type(error).__name__])[0].partition(". Detail: ")[0]

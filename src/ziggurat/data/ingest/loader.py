@@ -16,8 +16,9 @@ from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.columns import Rows, concatenate
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.data.ingest.connection import Connection
-from ziggurat.data.ingest.protocol import ReaderIdentity
+from ziggurat.data.ingest.protocol import MAX_RANGES, MAX_ROWS, ReaderIdentity
 from ziggurat.data.ingest.pull import Pull, Segment
+from ziggurat.network.access import Credentials
 
 SEGMENT_ROWS = 32_768
 """Large enough to make the cost of a request negligible, small enough to request again cheaply."""
@@ -39,11 +40,12 @@ class IngestLoader:
         fingerprint: the fingerprint of the dataset.
         schema: the schema of the dataset.
         seconds: how long all readers may be silent before an error is raised; one answer may take half of this time.
-        segment_rows: number of rows requested together, or one batch if that is larger.
+        segment_rows: number of rows requested together, or one batch if that is larger; at most a million.
         note: called with a message when a reader is lost or comes back, and when an epoch waited long for readers.
+        credentials: what to show the readers, and by what to check them.
 
     Raises:
-        ConfigError: an address is malformed.
+        ConfigError: an address is malformed, or the token would travel unencrypted.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class IngestLoader:
         seconds: float = 60.0,
         segment_rows: int = SEGMENT_ROWS,
         note: Callable[[str], None] = lambda message: None,
+        credentials: Credentials = Credentials(),  # noqa: B008 - immutable
     ) -> None:
         self._local, self._split, self._schema = local, split, schema
         self._identity = ReaderIdentity.of_this_process(fingerprint)
-        self._seconds, self._segment_rows, self._note = seconds, segment_rows, note
+        self._seconds, self._segment_rows, self._note = seconds, min(segment_rows, MAX_ROWS), note
+        self._credentials = credentials
         self._readers = list(dict.fromkeys(each.address for each in map(self._connection, readers)))
         self.waited_seconds = 0.0
         """How long the consumer waited for batches, over all epochs that ended or were abandoned."""
@@ -97,7 +101,7 @@ class IngestLoader:
         try:
             with contextlib.closing(pull.batches()) as batches:
                 for step in self._local.steps(start):
-                    parts = list(itertools.islice(batches, len(_split_at_pools(step.rows, pools))))
+                    parts = list(itertools.islice(batches, len(_parts(step.rows, pools))))
                     batch = parts[0] if len(parts) == 1 else concatenate(parts, self._schema)
                     yield replace(batch, largest=step.largest), step.next_cursor
             self._report_waiting(pull.waited_seconds, time.monotonic() - started)
@@ -109,13 +113,14 @@ class IngestLoader:
             self._note(f"waited {waited:.0f} s of this epoch's {elapsed:.0f} s for readers: more of them would help")
 
     def _segments(self, start: Cursor, pools: Rows) -> Iterator[Segment]:
-        """Splits the rest of an epoch into ranges that are each within one pool, and groups these into segments."""
+        """Splits the rest of an epoch into parts that are each within one pool, and groups these into segments."""
         pending: deque[range] = deque()
         number, rows, pool = 0, 0, -1
         for step in self._local.steps(start):
-            for part in _split_at_pools(step.rows, pools):
+            for part in _parts(step.rows, pools):
                 part_pool = int(np.searchsorted(pools, part.start, side="right")) - 1
-                if pending and (part_pool != pool or rows + len(part) > self._segment_rows):
+                full = rows + len(part) > self._segment_rows or len(pending) == MAX_RANGES
+                if pending and (part_pool != pool or full):
                     yield Segment(number, pool, pending)
                     pending, number, rows = deque(), number + 1, 0
                 pending.append(part)
@@ -124,11 +129,18 @@ class IngestLoader:
             yield Segment(number, pool, pending)
 
     def _connection(self, address: str) -> Connection:
-        return Connection(address, self._identity, self._schema, self._seconds / 2)
+        return Connection(address, self._identity, self._schema, self._seconds / 2, self._credentials)
 
 
-def _split_at_pools(rows: range, pools: Rows) -> list[range]:
-    """Splits ``rows`` where a pool begins, so that a reader need not make another pool for a few rows of it."""
+def _parts(rows: range, pools: Rows) -> list[range]:
+    """Splits ``rows`` where a pool begins, so that a reader need not make another pool for a few rows of it.
+
+    The parts are no larger than a ticket allows.
+    """
     pool_starts = pools[np.searchsorted(pools, rows.start, side="right") : np.searchsorted(pools, rows.stop)].tolist()
     bounds = [rows.start, *pool_starts, rows.stop]
-    return [range(first, stop) for first, stop in itertools.pairwise(bounds)]
+    return [
+        range(start, min(start + MAX_ROWS, stop))
+        for first, stop in itertools.pairwise(bounds)
+        for start in range(first, stop, MAX_ROWS)
+    ]

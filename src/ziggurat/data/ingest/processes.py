@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -20,6 +20,9 @@ import torch
 from ziggurat.core.errors import DataError, ZigguratError
 from ziggurat.core.progress import Progress
 from ziggurat.data.ingest.server import IngestServer, ServedDataset
+from ziggurat.network.access import Access, check_exposure
+from ziggurat.network.freed_memory import return_freed_memory
+from ziggurat.network.limits import Limits
 
 _FIGURES_SECONDS = 1.0
 _RESTART_SECONDS = 5.0
@@ -36,6 +39,7 @@ class _Reader:
         process: the process.
         pipe: the parent's end of the pipe to the process.
         rows, busy: the last :attr:`IngestServer.figures` received.
+        lines: lines about refused requests that were received and not shown.
         rows_before_restart: rows served by its lost predecessors.
         restart_at: when to restart it (monotonic seconds) if it is lost, else None.
     """
@@ -47,6 +51,7 @@ class _Reader:
     busy: int = 0
     rows_before_restart: int = 0
     restart_at: float | None = None
+    lines: list[str] = field(default_factory=list[str])
 
 
 class ReaderProcesses:
@@ -56,13 +61,25 @@ class ReaderProcesses:
         open_served: opens the dataset to serve in each process; must be picklable.
         host, port: where to listen; the readers take consecutive ports, or free ones if ``port`` is 0.
         count: the number of processes.
+        access: what is demanded of trainers.
+        limits: what they may take.
 
     Raises:
+        ConfigError: other machines could reach the readers without token or TLS.
         ZigguratError: on entering, if a reader cannot be started.
     """
 
-    def __init__(self, open_served: Callable[[], ServedDataset], host: str, port: int, count: int) -> None:
-        self._open_served, self._host = open_served, host
+    def __init__(
+        self,
+        open_served: Callable[[], ServedDataset],
+        host: str,
+        port: int,
+        count: int,
+        access: Access = Access(),  # noqa: B008 - immutable
+        limits: Limits = Limits(),  # noqa: B008 - immutable
+    ) -> None:
+        check_exposure(host, access)
+        self._open_served, self._host, self._access, self._limits = open_served, host, access, limits
         self._ports = [port + number if port else 0 for number in range(count)]
         self._readers: list[_Reader] = []
 
@@ -71,7 +88,8 @@ class ReaderProcesses:
         """The addresses at which trainers reach the readers."""
         host = socket.gethostname() if self._host in {"0.0.0.0", "::"} else self._host
         host = f"[{host}]" if ":" in host else host
-        return [f"grpc://{host}:{each.port}" for each in self._readers]
+        scheme = "grpc" if self._access.certificate is None else "grpc+tls"
+        return [f"{scheme}://{host}:{each.port}" for each in self._readers]
 
     @property
     def processes(self) -> list[int]:
@@ -104,6 +122,9 @@ class ReaderProcesses:
                     if reader.restart_at is None and not _receive_figures(reader):
                         progress.note(f"reader {address}: {_exit_reason(reader.process)}; starting it again")
                         reader.restart_at = 0.0
+                    for line in reader.lines:
+                        progress.note(f"reader {address}: {line}")
+                    reader.lines.clear()
                     if reader.restart_at is not None and time.monotonic() >= reader.restart_at:
                         self._restart(reader, address, progress)
                 progress.advance(sum(each.rows_before_restart + each.rows for each in self._readers), pulls=self._busy)
@@ -117,7 +138,8 @@ class ReaderProcesses:
     def _start(self, port: int) -> _Reader:
         context = get_context("spawn")
         our_end, their_end = context.Pipe()
-        process = context.Process(target=_serve, args=(self._open_served, self._host, port, their_end), name="reader")
+        arguments = (self._open_served, self._host, port, self._access, self._limits, their_end)
+        process = context.Process(target=_serve, args=arguments, name="reader")
         process.start()
         their_end.close()
         return _Reader(port, process, our_end)
@@ -143,21 +165,24 @@ class ReaderProcesses:
                 reader.process.join()
 
 
-def _serve(open_served: Callable[[], ServedDataset], host: str, port: int, pipe: Any) -> None:
+def _serve(
+    open_served: Callable[[], ServedDataset], host: str, port: int, access: Access, limits: Limits, pipe: Any
+) -> None:
     """The reader process: sends its port or its error, then its figures every second, until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent stops this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)  # as in embeddings
     torch.set_num_threads(1)  # several trainers already keep several threads busy
+    return_freed_memory()
     try:
-        server = IngestServer(open_served(), host, port)
+        server = IngestServer(open_served(), host, port, access=access, limits=limits)
     except ZigguratError as error:
         pipe.send(error)
         return
     try:
         pipe.send(server.port)
         while not pipe.poll(_FIGURES_SECONDS):
-            pipe.send(server.figures)
+            pipe.send((*server.figures, server.refusals.take()))
     except OSError:  # the parent is gone
         pass
     server.stop()
@@ -183,7 +208,8 @@ def _receive_figures(reader: _Reader) -> bool:
     """Receives the figures that a reader has sent; returns False if the reader is gone."""
     try:
         while reader.pipe.poll():
-            reader.rows, reader.busy = reader.pipe.recv()
+            reader.rows, reader.busy, lines = reader.pipe.recv()
+            reader.lines += lines
     except (EOFError, OSError):
         reader.process.join()
         return False

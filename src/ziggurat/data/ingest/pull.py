@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ReadersLost
 from ziggurat.data.encoded.stream import Order
-from ziggurat.data.ingest.connection import LOST, Connection, first_line
+from ziggurat.data.ingest.connection import LOST, Connection
+from ziggurat.network.flight_client import first_line
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 """Seconds before a failed reader is tried again: the first pause, doubled each time up to the longest."""
@@ -98,7 +99,8 @@ class Pull:
 
         Raises:
             ReadersLost: no reader sent anything for ``seconds``; the message lists each with its last failure.
-            DataError: a reader serves another dataset or has another version.
+            DataError: a reader serves another dataset, has another version, refuses this trainer, or sends something
+                other than was asked for.
         """
         threads = [
             threading.Thread(target=self._run_reader, args=(number, each), name=f"pull {each.address}", daemon=True)

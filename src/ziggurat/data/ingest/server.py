@@ -1,38 +1,58 @@
 """A reader: an Arrow Flight server that makes the batches requested by a ticket.
 
 It makes a batch when the previous one is being sent, and caches a few pools of blocks. Memory is bounded by
-``keep_pools`` pools and one or two batches per trainer, however slowly they pull.
+``keep_pools`` pools, those being read, and one or two batches per trainer, however slowly they pull. What a client may
+ask for, and how the work is shared among clients, is decided here and in :mod:`ziggurat.network`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
-import socket
+import os
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
-from ziggurat.core.errors import ConfigError, ZigguratError
+from ziggurat.core.digests import digest, digest_of_file
+from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.schema import Schema
+from ziggurat.data.encoded.dataset import BLOCK_ROWS
 from ziggurat.data.encoded.stream import BlockSource, Order, PoolCache, Stream
 from ziggurat.data.ingest import protocol
-from ziggurat.data.ingest.protocol import REFUSED, BatchTicket, Description, ReaderIdentity
-from ziggurat.data.ingest.wire import to_wire, wire_schema
+from ziggurat.data.ingest.protocol import (
+    REFUSED,
+    BatchTicket,
+    BlockTicket,
+    Description,
+    FileList,
+    ListedFile,
+    ReaderIdentity,
+    Request,
+)
+from ziggurat.data.ingest.wire import row_bytes, to_wire, wire_schema
+from ziggurat.network.access import Access
+from ziggurat.network.flight_server import Call, GuardedServer
+from ziggurat.network.limits import Limits
+from ziggurat.network.peer import Peer
+from ziggurat.network.refusals import Refused
 
 KEEP_POOLS = 3
 """The pool that most trainers read, the next one, for the fastest trainer, and one for a slow trainer."""
 
 _KEEP_STREAMS = 8
-_STOP_SECONDS = 2.0
-_FILE_PART_BYTES = 2**24
+_LEAST_SLOTS = 4
+_MAX_WARMING = 4
+"""Requests to prepare a pool that wait at a time; another one is dropped, which costs its trainer time alone."""
+_POOL_BLOCKS = 8
+_POOL_ROWS = _POOL_BLOCKS * BLOCK_ROWS
+"""The most rows of a pool that has more blocks than usual."""
+_FILE_PART_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,127 +76,160 @@ class ServedDataset:
     costly: bool = False
 
 
-class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
-    """A server that starts on construction and serves in its own threads.
+class IngestServer(GuardedServer):
+    """A reader that starts on construction and serves in its own threads.
 
     Args:
         served: the dataset.
         host: the host to listen on.
         port: the port to listen on; 0 selects a free one, see ``self.port``.
         keep_pools: number of pools of blocks to keep in memory.
+        access: what is demanded of trainers.
+        limits: what they may take.
 
     Raises:
-        ConfigError: the server cannot listen on the address.
+        ConfigError: the server cannot listen on the address, or other machines could reach it without token or TLS.
     """
 
     def __init__(
-        self, served: ServedDataset, host: str = "127.0.0.1", port: int = 0, keep_pools: int = KEEP_POOLS
+        self,
+        served: ServedDataset,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        keep_pools: int = KEEP_POOLS,
+        access: Access = Access(),  # noqa: B008 - immutable
+        limits: Limits = Limits(),  # noqa: B008 - immutable
     ) -> None:
         self._served = served
         self._identity = ReaderIdentity.of_this_process(served.fingerprint)
         self._schema = wire_schema(served.schema)
+        self._row_bytes = row_bytes(served.schema)
         self._pools = PoolCache(keep_pools)
-        self._streams = functools.lru_cache(_KEEP_STREAMS)(self._make_stream)
+        self._streams_of = functools.lru_cache(_KEEP_STREAMS)(self._make_stream)
         self._warming = ThreadPoolExecutor(1, thread_name_prefix="warm")
+        self._warming_places = threading.BoundedSemaphore(_MAX_WARMING)
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._rows, self._busy = 0, 0
-        _check_address(host, port)
-        try:
-            super().__init__((host, port))
-        except pa.ArrowException as error:
-            raise ConfigError(
-                f"{host}:{port}: cannot be listened on ({error})", "choose another --host or --port"
-            ) from None
+        self._rows = 0
+        super().__init__(host, port, access, limits, slots=max(_LEAST_SLOTS, os.cpu_count() or 1))
 
     @property
     def figures(self) -> tuple[int, int]:
-        """The number of rows served so far, and the number of tickets being served now."""
-        with self._lock:
-            return self._rows, self._busy
+        """The number of rows served so far, and the number of requests being answered now."""
+        return self._rows, self.open_streams
 
-    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        match action.type:
+    def answer_action(self, call: Call) -> Iterator[bytes]:
+        match call.name:
             case protocol.DESCRIBE:
                 return iter([Description(self._identity, self._served.costly).to_bytes()])
             case protocol.WARM:
-                ticket = BatchTicket.from_bytes(action.body.to_pybytes())
-                stream = self._stream(ticket)
-                self._warming.submit(stream.pool, stream.pool_at(ticket.ranges[0].start))
+                self._warm(call)
                 return iter([])
             case protocol.FILES:
+                self._request(call)
                 return self._files()
             case _:
-                raise flight.FlightServerError(f"unknown action {action.type!r}")
+                raise Refused("bad", f"the action {shorten(call.name)} is not offered")
 
-    def do_get(self, context: Any, ticket: Any) -> Any:
-        parsed = protocol.parse_ticket(ticket.ticket)
-        if isinstance(parsed, BatchTicket):
-            return flight.GeneratorStream(self._schema, self._batches(self._stream(parsed), parsed))
-        self._check(parsed.identity)
-        block = self._served.splits[parsed.split].read(parsed.block)
-        return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(block.schema, [block]))
+    def answer_get(self, call: Call) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        try:
+            ticket = self._request(call).ticket()
+        except DataError as error:
+            raise Refused("bad", error.problem) from None
+        if isinstance(ticket, BatchTicket):
+            return self._schema, self._batches(self._stream(ticket), ticket, call)
+        return self._block(ticket, call)
 
     def stop(self) -> None:
-        """Stops serving. Current answers end after their next batch, and after two seconds in any case."""
-        self._stopping.set()
         self._warming.shutdown(wait=False, cancel_futures=True)
-        thread = threading.Thread(target=self.shutdown, daemon=True)
-        thread.start()
-        thread.join(_STOP_SECONDS)
+        super().stop()
 
-    def _check(self, identity: ReaderIdentity) -> None:
-        if identity != self._identity:
-            raise flight.FlightServerError(f"asked for {identity}, this serves {self._identity}", REFUSED)
+    def _request(self, call: Call) -> Request:
+        """Parses a request; its identity must be that of this reader."""
+        try:
+            request = Request(call.request)
+        except DataError as error:
+            raise Refused("bad", error.problem) from None
+        if request.identity != self._identity:
+            raise Refused("foreign", f"asked for {request.identity}, this serves {self._identity}", REFUSED)
+        return request
+
+    def _warm(self, call: Call) -> None:
+        try:
+            ticket = self._request(call).batch_ticket()
+        except DataError as error:
+            raise Refused("bad", error.problem) from None
+        stream = self._stream(ticket)
+        if self._served.costly and self._warming_places.acquire(blocking=False):
+            self._warming.submit(self._make_pool, stream, ticket.ranges[0].start, call.peer)
+
+    def _make_pool(self, stream: Stream, position: int, peer: Peer) -> None:
+        try:
+            with self.turns.turn(peer):
+                stream.pool(stream.pool_at(position))
+        except DataError as error:
+            self.refusals.add(peer, "failed", error.problem)
+        finally:
+            self._warming_places.release()
 
     def _files(self) -> Iterator[bytes]:
-        yield b"manifest.json\0" + json.dumps(dict(self._served.manifest), indent=2).encode()
+        manifest = json.dumps(dict(self._served.manifest), indent=2).encode()
+        listed = [ListedFile("manifest.json", len(manifest), digest(manifest))]
         for name, path in self._served.files.items():
+            listed.append(ListedFile(name, path.stat().st_size, digest_of_file(path)))
+        yield FileList(tuple(listed)).to_bytes()
+        for first in range(0, len(manifest), _FILE_PART_BYTES):
+            yield manifest[first : first + _FILE_PART_BYTES]
+        for path in self._served.files.values():
             with path.open("rb") as file:
-                yield name.encode() + b"\0"
                 while part := file.read(_FILE_PART_BYTES):
-                    yield name.encode() + b"\0" + part
+                    yield part
+
+    def _split(self, name: str) -> BlockSource:
+        split = self._served.splits.get(name)
+        if split is None:
+            raise Refused("bad", f"the split {shorten(name)} is not served; {', '.join(self._served.splits)} are")
+        return split
+
+    def _block(self, ticket: BlockTicket, call: Call) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Returns the schema of a block, and the block as the only batch."""
+        split = self._split(ticket.split)
+        sizes = split.sizes
+        if not 0 <= ticket.block < len(sizes):
+            raise Refused(
+                "bad", f"the ticket asks for block {shorten(ticket.block)} of {len(sizes)} of split {ticket.split}"
+            )
+        with call.making(sizes[ticket.block] * self._row_bytes):
+            block = split.read(ticket.block)
+        call.made(block.nbytes)
+        return block.schema, iter([block])
 
     def _stream(self, ticket: BatchTicket) -> Stream:
-        self._check(ticket.identity)
-        return self._streams(ticket.split, ticket.order)
+        sizes = self._split(ticket.split).sizes
+        largest = max(sizes, default=0)
+        if ticket.order.pool_blocks > _POOL_BLOCKS and min(ticket.order.pool_blocks, len(sizes)) * largest > _POOL_ROWS:
+            raise Refused(
+                "bad",
+                f"the ticket asks for pools of {shorten(ticket.order.pool_blocks)} blocks; "
+                f"{max(_POOL_BLOCKS, _POOL_ROWS // largest)} are allowed",
+            )
+        stream = self._streams_of(ticket.split, ticket.order)
+        for wanted in ticket.ranges:
+            if wanted.stop > stream.rows:
+                raise Refused(
+                    "bad", f"the ticket asks for rows {wanted.start} to {wanted.stop}; the split has {stream.rows:,}"
+                )
+        return stream
 
     def _make_stream(self, split: str, order: Order) -> Stream:
         return Stream(self._served.splits[split], self._served.schema, order, self._pools, split)
 
-    def _batches(self, stream: Stream, ticket: BatchTicket) -> Iterator[pa.RecordBatch]:
-        with self._count_ticket():
-            for wanted in ticket.ranges:
-                if self._stopping.is_set():
-                    raise flight.FlightUnavailableError("the reader is shutting down")
-                assert 0 <= wanted.start < wanted.stop <= stream.rows, (wanted, stream.rows)
-                try:
-                    batch = stream.batch(wanted.start, wanted.stop)
-                except ZigguratError as error:
-                    raise flight.FlightServerError(str(error)) from error
-                yield to_wire(batch, self._schema)
-                with self._lock:
-                    self._rows += len(wanted)
-
-    @contextlib.contextmanager
-    def _count_ticket(self) -> Generator[None]:
-        with self._lock:
-            self._busy += 1
-        try:
-            yield
-        finally:
+    def _batches(self, stream: Stream, ticket: BatchTicket, call: Call) -> Iterator[pa.RecordBatch]:
+        for wanted in ticket.ranges:
+            with call.making(len(wanted) * self._row_bytes):
+                if call.cancelled:
+                    return
+                message = to_wire(stream.batch(wanted.start, wanted.stop), self._schema)
+            call.made(message.nbytes)
+            yield message
             with self._lock:
-                self._busy -= 1
-
-
-def _check_address(host: str, port: int) -> None:
-    """Validates that the address can be listened on, with clearer errors than those of the library."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        hint = "choose another --port; 0 takes a free one" if port else "choose another --host, such as 127.0.0.1"
-        raise ConfigError(f"{host}:{port}: cannot be listened on ({reason})", hint) from None
+                self._rows += len(wanted)
