@@ -147,9 +147,18 @@ def test_a_planner_option_keeps_the_settings_in_the_file(config: Path, tmp_path:
     output = json.loads(run(named, "--devices", "2", "--planner", "baseline", "--json"))
     assert output["plan"]["notes"] == ["baseline: whole tables by size"]
     with pytest.raises(
-        ConfigError, match=r"--planner magic: there is no such planner\n  hint: name one of rules, recshard, autoshard"
+        ConfigError,
+        match=r"--planner magic: there is no such planner\n  hint: name one of rules, recshard, .*MODULE:CLASS",
     ):
         run(config, "--planner", "magic")
+
+
+def test_a_planner_of_your_own_is_named_by_its_class(config: Path) -> None:
+    named = "tests.contracts.faulty_parts:FirstDevice"
+    output = json.loads(run(config, "--devices", "2", "--planner", named, "--json"))
+    assert {tuple(each["ranks"]) for each in output["plan"]["placements"].values()} == {(0,)}
+    with pytest.raises(ConfigError, match="there is no module 'not_there'"):
+        run(config, "--planner", "not_there:Planner")
 
 
 def test_shards_of_a_plan_are_measured(config: Path) -> None:

@@ -59,3 +59,13 @@ def test_amounts_are_short(value: float | None, text: str) -> None:
     from ziggurat.cli.progress import amount
 
     assert amount(value) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(12_345, "12.3k rows/s"), (3.14, "3.1 rows/s"), (1 / 26, "2.3 rows/min"), (1 / 300, "12 rows/h"), (0, "0 rows/h")],
+)
+def test_slow_rates_are_told_by_longer_periods(rate: float, text: str) -> None:
+    from ziggurat.cli.progress import speed
+
+    assert speed(rate, "rows") == text

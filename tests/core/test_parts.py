@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
+import pydantic
 import pytest
 from pydantic import Field, PositiveInt
 
@@ -102,11 +105,133 @@ def test_what_is_wrong_with_a_part_is_named(given: dict[str, Any], problem: str)
         parse_config(Whole, given)
 
 
-def test_a_module_that_fails_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken_shapes.py").write_text("raise RuntimeError('no licence')")
+MODULES = {
+    "broken_shapes.py": "raise RuntimeError('no licence')",
+    "needy_shapes.py": "\nimport not_there_at_all",
+    "shapes_of_mine/__init__.py": "",
+    "shapes_of_mine/round.py": "class Circle: pass",
+    "json.py": "class Own: pass",
+    "runs/one/environment.json": "{}",
+    "runs/one/config.yaml": "",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with a few modules and a run."""
+    for name, text in MODULES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="broken_shapes fails while it is imported: RuntimeError: no licence"):
-        parse_config(Whole, {"shape": {"import": "broken_shapes:Own"}})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    importlib.invalidate_caches()
+    yield tmp_path
+    for name in [each for each in sys.modules if each.startswith("shapes_of_mine")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem", "hint"),
+    [
+        (
+            "broken_shapes:Own",
+            "broken_shapes fails while it is imported: RuntimeError: no licence\n  {folder}/broken_shapes.py, line 1",
+            "correct that code",
+        ),
+        (
+            "needy_shapes:Own",
+            "needy_shapes imports 'not_there_at_all', which is not found\n  {folder}/needy_shapes.py, line 2",
+            "install it into this environment",
+        ),
+        (
+            "shapes_of_mine.rund:Circle",
+            "'shapes_of_mine.rund': {folder}/shapes_of_mine/__init__.py has round; did you mean shapes_of_mine.round?",
+            "correct the name",
+        ),
+        (
+            "shapes_of_min:Circle",
+            "it is looked for among the installed packages and below {folder}; did you mean 'shapes_of_mine'?",
+            "correct the name; run the command in the folder that holds shapes_of_min, or set PYTHONPATH",
+        ),
+        ("json:Own", "json ({json}) has no 'Own'", "{folder}/json.py is not reached, as another module of its name is"),
+        ("./shapes_of_mine/round.py:Circle", "expected MODULE:CLASS", "write it as in shapes_of_mine.round:Circle"),
+        ("shapes_of_mine.round:Square", "has no 'Square'", "the module has Circle; correct the name"),
+    ],
+)
+def test_an_import_that_fails_says_why_and_what_to_do(folder: Path, reference: str, problem: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(Whole, {"shape": {"import": reference}})
+    assert problem.format(folder=folder, json=json.__file__) in raised.value.problem
+    assert raised.value.hint.startswith(hint.format(folder=folder))
+
+
+def test_a_module_near_the_config_is_found_for_the_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    with pytest.raises(ConfigError) as raised:
+        parse_config(Whole, {"shape": {"import": "shapes_of_mine.round:Circle"}}, str(folder / "runs/one/config.yaml"))
+    assert raised.value.hint.startswith(
+        f"it is in {folder}: run the command there, or set PYTHONPATH={folder}; if it was"
+    )
+
+
+def test_a_part_that_was_renamed_says_how_its_runs_find_it(folder: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(Whole, {"shape": {"import": "own_shapes:Ovn"}}, str(folder / "runs/one/config.yaml"))
+    assert raised.value.hint == (
+        "if it was renamed or moved after this run was trained, leave the old name where it was: `Ovn = Own`"
+    )
+
+
+def test_a_part_of_another_kind_is_called_by_its_kind() -> None:
+    class Colour(PartConfig):
+        """Another kind."""
+
+    Importable(Colour, "colour")
+    sys.modules["own_shapes"].Red = type("Red", (), {"Config": type("Config", (Colour,), {})})  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"own_shapes:Red is a colour, not a shape\n  hint: name a shape here"):
+        parse_config(Whole, {"shape": {"import": "own_shapes:Red"}})
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"shape": "own_shapes:Own"}, r'class of your own is named by \{import: "own_shapes:Own"\}; received'),
+        (
+            {"shape": {"class": "Own"}},
+            r"unknown key; allowed: .*; a class of your own is named by \{import: \"MODULE:CLASS",
+        ),
+    ],
+)
+def test_other_ways_to_name_a_class_lead_to_the_right_one(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_config(Whole, given)
+
+
+class Checked(Config):
+    size: int = 3
+
+    @pydantic.model_validator(mode="after")
+    def _even(self) -> Self:
+        if self.size % 2:
+            raise ConfigError("an odd size", "take an even one")
+        return self
+
+
+class Two(Config):
+    first: Checked
+    second: Checked
+
+
+def test_the_hint_of_a_validator_is_the_hint() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(Checked, {"size": 5})
+    assert (raised.value.problem, raised.value.hint) == ("config: 1 problem\n  an odd size", "take an even one")
+    with pytest.raises(ConfigError) as raised:
+        parse_config(Two, {"first": {"size": 5}, "second": {"size": 7}})
+    assert raised.value.problem.splitlines()[1:] == [
+        "  first: an odd size; take an even one",
+        "  second: an odd size; take an even one",
+    ]
 
 
 def test_the_schema_knows_both() -> None:

@@ -18,8 +18,8 @@ from ziggurat.planning.quantities import format_bytes
 from ziggurat.report import numbers
 from ziggurat.report.plan.rows import format_ranks
 
-WIDTH = 110
-"""The least width of the tables in characters, so that nothing is truncated."""
+WIDTH, UNLIMITED = 110, 10_000
+"""The least width of the tables in characters on a terminal, and their width without one; nothing is truncated."""
 UNFINISHED = (
     "unfinished: still being written, or left by a dead training run; `ziggurat checkpoint prune` deletes the latter"
 )
@@ -244,7 +244,9 @@ def _restore_chain(found: Inspection) -> str:
 
 
 def _console() -> Console:
-    return Console(width=max(Console().width, WIDTH))
+    """Returns a console as wide as the terminal; without one it is as wide as names may be, so that none is cut."""
+    console = Console()
+    return Console(width=max(console.width, WIDTH) if console.is_terminal else UNLIMITED)
 
 
 def _print_line(console: Console, line: str) -> None:

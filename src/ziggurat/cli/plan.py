@@ -39,7 +39,8 @@ def command(
         typer.Option("--out", "-o", help="The plan's file; an .html page is written next to it; default: plan.json."),
     ] = None,
     planner: Annotated[
-        str | None, typer.Option(help="rules, recshard, autoshard, torchrec or baseline; default: planning.planner.")
+        str | None,
+        typer.Option(help="rules, recshard, autoshard, torchrec, baseline or MODULE:CLASS; default: planning.planner."),
     ] = None,
     train: Annotated[
         bool, typer.Option("--train", help="Before planning, measure this machine and train autoshard's policy for it.")
@@ -114,10 +115,15 @@ def _experiment(config: Path, overrides: list[str], data: Path | None, planner: 
     from ziggurat.planning.config import PLANNERS
     from ziggurat.training import api
 
-    if planner is not None and planner not in PLANNERS:
-        raise ConfigError(f"--planner {planner}: there is no such planner", f"name one of {', '.join(PLANNERS)}")
+    outside = planner is not None and ":" in planner
+    if planner is not None and not outside and planner not in PLANNERS:
+        raise ConfigError(
+            f"--planner {planner}: there is no such planner",
+            f"name one of {', '.join(PLANNERS)}; or one of your own, as MODULE:CLASS",
+        )
     if planner is not None and api.load_experiment(config, [], data).planning.planner.title != planner:
-        overrides = [f"planning.planner={{name: {planner}}}", *overrides]
+        key = "import" if outside else "name"
+        overrides = [f"planning.planner={{{key}: {json.dumps(planner)}}}", *overrides]
     found = api.load_experiment(config, overrides, data)
     if planner is not None and found.planning.planner.title != planner:
         named = found.planning.planner.title

@@ -43,7 +43,7 @@ class _Amount(ProgressColumn):
         if task.stop_time is not None:
             rate = f", {task.elapsed:.1f} s"
         else:
-            rate = f", {amount(task.speed)}/s" if task.speed else ""
+            rate = f", {speed(task.speed)}" if task.speed else ""
         return Text(f"{amount(task.completed)}{total} {task.fields['unit']}{rate}", style="cyan")
 
 
@@ -112,7 +112,7 @@ def _eta(stage: _Stage) -> str:
     elapsed = time.monotonic() - stage.started
     rate = stage.done / elapsed if elapsed else 0.0
     left = f", {(stage.total - stage.done) / rate:.0f} s left" if stage.total and rate else ""
-    return f"{amount(rate)} {stage.unit}/s{left}"
+    return f"{speed(rate, stage.unit)}{left}"
 
 
 def _figures(figures: dict[str, float | str]) -> str:
@@ -123,6 +123,16 @@ def _figure(value: float | str) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4f}"
+
+
+def speed(per_second: float, unit: str = "") -> str:
+    """Formats a rate; one below 1 a second is told per minute or per hour: 0.03 settings/s as 1.8 settings/min."""
+    for period, seconds in (("s", 1), ("min", 60), ("h", 3600)):
+        rate = per_second * seconds
+        if rate >= 1 or period == "h":
+            shown = amount(rate) if rate >= 10 else f"{rate:.2g}"
+            return f"{shown} {unit}/{period}".replace(" /", "/")
+    raise AssertionError(per_second)
 
 
 def amount(value: float | None) -> str:

@@ -20,7 +20,7 @@ from ziggurat.core.config_places import (
     tags_at,
     without_tags,
 )
-from ziggurat.core.errors import nearest, shorten
+from ziggurat.core.errors import ZigguratError, nearest, shorten
 from ziggurat.core.outside.importing import import_hint
 
 _NO_SECTION = ("dict_type", "model_type", "model_attributes_type")
@@ -70,7 +70,7 @@ def describe_problems(
             continue
         if item["type"].startswith("union_tag"):
             place = (*place, str(item["ctx"]["discriminator"]).strip("'"))
-        line = _explain(kind, values, item)
+        line = _explain(kind, values, item, alone=len(items) == 1)
         if item["type"] == "missing" and switch:
             lines.append(f"{line} (with --set {display_path(kind, values, switch)})")
             continue
@@ -93,12 +93,22 @@ def hint_for(items: Sequence[Mapping[str, Any]], source: str) -> str:
     """Returns what the user can do about the problems; for the arguments see :func:`describe_problems`."""
     imports = [item["ctx"] for item in items if item["type"] == "part_import"]
     hints = [import_hint(each["hint"], each["module"], each["alias"], source) for each in imports]
+    error = _our_error(items[0]) if len(items) == 1 else None
+    if error is not None and error.hint:
+        return error.hint
     if len(imports) < len(items):
         hints.append("correct the keys above; `ziggurat schema` prints every key with its type and default")
     return "; ".join(dict.fromkeys(hints))
 
 
-def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Mapping[str, Any]) -> str:
+def _our_error(item: Mapping[str, Any]) -> ZigguratError | None:
+    """Returns the error of ours that a validator raised, if it is the problem."""
+    error = item.get("ctx", {}).get("error")
+    return error if isinstance(error, ZigguratError) else None
+
+
+def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Mapping[str, Any], *, alone: bool) -> str:
+    """Returns the line about a problem. The hint of an error of ours is in it unless the problem is the only one."""
     location = tuple(cast("Sequence[str | int]", item["loc"]))
     path = display_path(kind, values, without_tags(values, location))
     match item["type"]:
@@ -129,7 +139,10 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
         case "part_import":
             return f"{path}.{IMPORT_KEY}: {item['msg']}"
         case "value_error":
-            message = str(item["msg"]).removeprefix("Value error, ")
+            error = _our_error(item)
+            message = str(item["msg"]).removeprefix("Value error, ") if error is None else error.problem
+            if error is not None and error.hint and not alone:
+                message += f"; {error.hint}"
             return f"{path}: {message}" if path else message
         case _:
             message = _PLAIN_WORDS.get(item["type"], str(item["msg"])).format(**item.get("ctx", {}))

@@ -174,7 +174,9 @@ def _check(group: str, tensor_slices: Sequence[TensorSlice], saved: Mapping[str,
     ]
     if problems:
         raise RunFolderError(
-            f"checkpoint group {group!r}: {'; '.join(sorted(problems)[:5])}", "it belongs to another config"
+            f"checkpoint group {group!r}: {'; '.join(sorted(problems)[:5])}",
+            "it was written by another config or, if the model has parts from outside the package, by other code of "
+            "theirs: restore that code, or train into a new run folder (--run)",
         )
 
 

@@ -59,8 +59,9 @@ def import_hint(hint: str, module: str, alias: str, source: str) -> str:
         source: the config that names it. If the module is in its folder or above that, the folder is stated; if it is
             the config of a run, the hint says how a part is renamed that a run was trained with.
     """
-    hints = [hint] if hint else []
     path = Path(source)
+    of_run = path.name == _RUN_CONFIG and (path.parent / _RUN_ENVIRONMENT).exists()
+    hints = [hint] if hint and not of_run else []
     if module:
         folders = [*path.absolute().parents][:4] if path.is_file() else []
         there = [each for each in folders if (each / module).is_dir() or (each / f"{module}.py").is_file()]
@@ -70,7 +71,7 @@ def import_hint(hint: str, module: str, alias: str, source: str) -> str:
             else f"run the command in the folder that holds {module}, or set PYTHONPATH to that folder, or install the "
             "package (`pip install -e FOLDER`)"
         )
-    if path.name == _RUN_CONFIG and (path.parent / _RUN_ENVIRONMENT).exists():
+    if of_run:
         hints.append(
             "if it was renamed or moved after this run was trained, leave the old name where it was: "
             + (f"`{alias}`" if alias else "a module of the old name that imports the class from the new one")
