@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.optim import apply_optimizer_in_backward as in_backward
 
 from tests.training.conftest import config_values, write_log
 from tests.training.test_train import assert_same_bits, tensors
@@ -26,6 +28,7 @@ from ziggurat.core.errors import AlreadyTraining, EnvironmentMismatch, Predictor
 from ziggurat.core.progress import Silent
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.prediction import predictor as predictor_module
 from ziggurat.training.prediction.users import Users
 from ziggurat.training.process_group import process_group
 
@@ -158,6 +161,19 @@ def test_a_closed_predictor_says_so(folder: Path) -> None:
     with pytest.raises(PredictorClosed):
         _ = predictor.recommender
     assert predictor.closed
+
+
+def test_a_closed_predictor_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictor_module, "LARGE_BYTES", 0)
+    hook, kept = sys.excepthook, len(in_backward.param_to_acc_grad_map)
+    with api.Predictor(folder / "first") as predictor:
+        predictor.predict(REQUEST)
+        tables = [weakref.ref(tensor) for tensor in predictor.recommender.lookup.buffers()]
+        tables += [weakref.ref(module) for module in predictor.recommender.lookup.modules()]
+    assert len(tables) > 4
+    assert [table() for table in tables] == [None] * len(tables)
+    assert sys.excepthook is hook, "torch wraps it at each process group"
+    assert len(in_backward.param_to_acc_grad_map) == kept, "torch keeps the weights of optimizers in backward"
 
 
 def test_the_end_waits_for_those_that_use_it_and_refuses_others() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.optim import (
     _apply_optimizer_in_backward as apply_optimizer_in_backward,  # pyright: ignore[reportPrivateUsage] - TorchRec's documented hook has no other name
 )
+from torch.distributed.optim import apply_optimizer_in_backward as in_backward
 from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
 from torchrec.distributed.embedding_types import KJTList
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
@@ -119,7 +120,7 @@ class ShardedTables(nn.Module):
                 spec, plan.placements[spec.name]
             ):  # replaced by ColumnKernel, so it needs no state
                 kind, settings = fused_optimizer({"name": "sgd"}, device.type, spec.name)
-            apply_optimizer_in_backward(kind, [collection.embedding_bags[inner_name(spec.name)].weight], settings)
+            apply_optimizer_in_backward(kind, [_weight(collection, spec)], settings)
         slots = {name: each.slots for name, each in plan.placements.items() if name in self._specs and each.slots}
         settings: dict[str, Any] = {
             "fused_params": {"bounds_check_mode": BoundsCheckMode.FATAL},
@@ -137,6 +138,9 @@ class ShardedTables(nn.Module):
             plan=ShardingPlan(plan={"": module_plan}),
             sharders=[cast("Any", sharder)],
         )
+        for spec in tables:  # torch would keep what belongs to these weights for the life of the process
+            for kept in (in_backward.param_to_acc_grad_map, in_backward.param_to_optim_hook_handle_map):
+                kept.pop(_weight(collection, spec), None)
         if world_size == 1:
             keep_ids_local(self._sharded._embedding_shardings)  # pyright: ignore[reportPrivateUsage]
         self._joint = self._join_columns(plan)
@@ -358,6 +362,10 @@ def _divide_by_lengths(keyed: KeyedTensor, lengths: dict[str, Tensor]) -> KeyedT
     counts_BK = torch.stack([lengths[key].clamp(min=1) if key in lengths else ones_B for key in keys], dim=1)
     values = keyed.values() / counts_BK.repeat_interleave(torch.tensor(widths, device=counts_BK.device), dim=1)
     return KeyedTensor(keys, widths, values)
+
+
+def _weight(collection: EmbeddingBagCollection, spec: TableSpec) -> nn.Parameter:
+    return cast("nn.Parameter", collection.embedding_bags[inner_name(spec.name)].weight)
 
 
 def _own_rows(plan: Plan, spec: TableSpec) -> Span:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Generator
 from datetime import timedelta
@@ -135,5 +136,9 @@ def _initialise(device: torch.device, timeout: timedelta) -> None:
     size = environment_integer("WORLD_SIZE", 1)
     if size > 1:
         join_process_group(backend, size, timeout)
-    else:
+        return
+    hook = sys.excepthook  # torch wraps it, once more for each group, to print the rank in tracebacks
+    try:
         dist.init_process_group(backend, rank=0, world_size=1, store=dist.HashStore(), timeout=timeout)
+    finally:
+        sys.excepthook = hook
