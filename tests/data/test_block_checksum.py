@@ -15,6 +15,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.data.encoded.block_checksum import block_checksum
 from ziggurat.data.encoded.dataset import SPLITS, Dataset, DatasetWriter, arrow_schema
 from ziggurat.data.encoded.loader import Cursor, Loader
+from ziggurat.data.encoded.manifest import manifest, record_block_checksums, split_files, write_manifest
 
 MakeDataset = Callable[..., Dataset]
 
@@ -49,14 +50,16 @@ def test_every_value_counts(make_dataset: MakeDataset) -> None:
 
 def test_any_bit_of_a_file_is_harmless_or_named(make_dataset: MakeDataset) -> None:
     dataset = make_dataset(train=100, block_rows=40)
-    path, split = dataset.folder / "train" / "00000.arrow", dataset.split("train")
-    expected, whole = [split.read(block) for block in range(3)], path.read_bytes()
+    path = dataset.folder / "train" / "00000.arrow"
+    whole = path.read_bytes()
+    expected = [dataset.split("train").read(block) for block in range(3)]
     expected = [pa.RecordBatch.from_pydict(block.to_pydict(), block.schema) for block in expected]
     caught: list[DataError] = []
     for byte in range(0, len(whole), 3):
         damaged = bytearray(whole)
         damaged[byte] ^= 1 << byte % 8
         path.write_bytes(damaged)
+        split = Dataset(dataset.folder).split("train")
         for block in range(3):
             try:
                 assert split.read(block).equals(expected[block])
@@ -76,7 +79,9 @@ def test_the_loader_names_a_damaged_block(make_dataset: MakeDataset, shuffle: bo
     place = data.index(first.column(0).to_numpy().tobytes())
     data[place + 1] ^= 2
     path.write_bytes(data)
-    loader = Loader(dataset.split("train"), SCHEMA, 50, shuffle=shuffle, prefetch=prefetch, pool_blocks=2)
+    loader = Loader(
+        Dataset(dataset.folder).split("train"), SCHEMA, 50, shuffle=shuffle, prefetch=prefetch, pool_blocks=2
+    )
     with pytest.raises(DataError, match=r"00000\.arrow: block 5 \(from byte [\d,]+ on\) is damaged: its content"):
         list(loader.epoch(Cursor()))
 
@@ -119,6 +124,40 @@ def test_manifests_have_a_checksum_for_each_block(make_dataset: MakeDataset) -> 
         assert blocks.checksums is not None
         assert list(blocks.checksums) == [block_checksum(blocks.read(b)) for b in range(len(blocks.blocks))]
     assert len(set(dataset.split("train").checksums or ())) == 16
+
+
+def test_a_block_is_compared_again_if_its_file_has_changed(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset()
+    path = dataset.folder / "train" / "00000.arrow"
+    whole = path.read_bytes()
+    blocks = dataset.split("train")
+    place = whole.index(blocks.read(5).column(0).to_numpy().tobytes())
+    path.with_name("other").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    path.with_name("other").replace(path)
+    for each in (blocks, dataset.split("train"), replace(blocks, checksums=blocks.checksums)):
+        with pytest.raises(DataError, match=r"block 5 .* is damaged"):
+            each.read(5)
+    unchecked = replace(blocks, checksums=None)
+    unchecked.read(5)
+    with pytest.raises(DataError, match=r"block 5 .* is damaged"):
+        blocks.read(5)
+
+
+def test_checksums_of_copied_blocks_are_added_to_a_manifest(tmp_path: Path, make_dataset: MakeDataset) -> None:
+    dataset = make_dataset()
+    sizes = {split: dataset.split(split).sizes for split in SPLITS}
+    made = manifest("f", SCHEMA, 64, {split: split_files(sizes[split]) for split in SPLITS}, {}, {})
+    write_manifest(tmp_path, made)
+    copy = Dataset(tmp_path)
+    assert copy.split("train").checksums is None
+    test = dataset.split("test").checksums
+    assert test is not None
+    record_block_checksums(tmp_path, {"validation": [], "test": test})
+    assert Dataset(tmp_path).split("test").checksums == test
+    assert Dataset(tmp_path).split("train").checksums is None
+    with pytest.raises(DataError, match=r"test/00000\.arrow: has 1 checksums for 2 blocks"):
+        write_manifest(tmp_path, {**made, "splits": {**made["splits"], "test": split_files(sizes["test"], test[:1])}})
+        Dataset(tmp_path)
 
 
 def test_damaged_offsets_of_version_1_are_named(make_dataset: MakeDataset) -> None:

@@ -36,7 +36,7 @@ def verify_dataset(folder: Path, findings: Findings, progress: Progress, *, copi
             "for checksums"
         )
     findings.read("statistics", dataset.statistics, sealed=lambda found: _has_checksums(dataset))
-    splits = [split for split in SPLITS if not (copied and split == "train")]
+    splits: list[Split] = [split for split in SPLITS if not (copied and split == "train")]
     progress.start("verify", sum(dataset.split(split).rows for split in splits), "rows")
     done = 0
     for split in splits:

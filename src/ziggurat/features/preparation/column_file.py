@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 import pyarrow as pa
 
@@ -112,7 +113,7 @@ class ColumnFile:
                     raise STAGE_AGAIN.of(where, "is damaged: it lies beyond the end of the file")
                 file.seek(start)
                 data = pa.allocate_buffer(length)
-                complete = cast("IO[bytes]", file).readinto(memoryview(data)) == length
+                complete = cast("BufferedReader", file).readinto(memoryview(data)) == length
         except FileNotFoundError:
             raise STAGE_AGAIN.of(self._path, "is missing") from None
         if not complete or digest(data) != checksum:
