@@ -38,9 +38,7 @@ def read_table(table: pa.Table, schema: RawSchema, rules: CellRules | None = Non
     converted = [
         convert_typed(_array(values), column, rules) for values, column in zip(columns, schema.columns, strict=True)
     ]
-    parsed = join(
-        schema, [assemble(schema, converted, lines, NAME, lambda row: _text_of(table, row))]
-    )
+    parsed = join(schema, [assemble(schema, converted, lines, NAME, lambda row: _text_of(table, row))])
     return RawBlock(parsed.table, parsed.lines, NAME, parsed.bad)
 
 
