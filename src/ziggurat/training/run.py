@@ -42,7 +42,6 @@ from ziggurat.training.experiment import Experiment, differing_keys, parse_exper
 from ziggurat.training.metrics_log import read_metrics_log
 from ziggurat.training.run_files import (
     CONFIG_FILE,
-    DAMAGED,
     DATASET_FILE,
     ENVIRONMENT_FILE,
     METRICS_FILE,
@@ -52,6 +51,7 @@ from ziggurat.training.run_files import (
     RUN_VERSION,
     WARM_START_FILE,
     RunFiles,
+    damage_of,
     read_environment,
 )
 
@@ -169,7 +169,9 @@ class Run:
 
     def _stored_results(self) -> _Results | None:
         values = self.files.read_json(RESULTS_FILE)
-        return None if values is None else declared(_Results, values, self.folder / RESULTS_FILE, DAMAGED)
+        return (
+            None if values is None else declared(_Results, values, self.folder / RESULTS_FILE, damage_of(RESULTS_FILE))
+        )
 
     def pointer(self) -> DatasetPointer | None:
         """Returns which prepared dataset the run uses; None before it is known.
@@ -181,9 +183,10 @@ class Run:
         values = files.read_json(DATASET_FILE)
         if values is None:
             return None
-        found = declared(DatasetPointer, values, path, DAMAGED)
+        damage = damage_of(DATASET_FILE)
+        found = declared(DatasetPointer, values, path, damage)
         if found.encoders is None and files.has_checksums:
-            raise DAMAGED.of(path, "has no checksum of the encoders")
+            raise damage.of(path, "has no checksum of the encoders")
         return found
 
     def encoders_checksum(self) -> str | None:
@@ -287,7 +290,7 @@ def check_run_folder(folder: Path) -> None:
     if folder.is_dir() and not (folder / CONFIG_FILE).is_file():
         foreign = [item.name for item in folder.iterdir() if item.name not in {LOCK_FILE, ENVIRONMENT_FILE}]
         if {DATASET_FILE, ENVIRONMENT_FILE} <= {item.name for item in folder.iterdir()}:
-            raise DAMAGED.of(folder / CONFIG_FILE, "is missing")
+            raise damage_of(CONFIG_FILE).of(folder / CONFIG_FILE, "is missing")
         if any(not name.startswith(".") for name in foreign):
             raise RunFolderError(
                 f"{folder}: exists, is not empty and is no run folder", "name another folder with --run"

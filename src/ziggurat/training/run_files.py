@@ -39,10 +39,24 @@ DAMAGED = Damage(
     RunFolderError, "restore the file from a copy of the run; without one, train again into another folder (--run)"
 )
 """What the errors about a damaged run folder look like."""
+_TRAIN_AGAIN = "run `ziggurat train` with the run's config again"
+_HINTS = {
+    DATASET_FILE: f"restore it, or delete it and {_TRAIN_AGAIN}, which writes it anew",
+    PLAN_FILE: f"restore it; or delete it and {_TRAIN_AGAIN}, which makes a plan anew, under which sums may be rounded "
+    "otherwise",
+    ROW_ORDER_FILE: "delete it: the order is counted again from the statistics of the dataset",
+    RESULTS_FILE: f"restore it, or delete it and {_TRAIN_AGAIN}, which evaluates the best checkpoint again",
+    WARM_START_FILE: "restore it, or delete it: it only says what the run began with",
+}
 _RUN_ID = "run_id"
 _CONFIG_BYTES = 2**22
 """The most bytes of a config."""
 _CONFIG_ID = f"# {_RUN_ID}: "
+
+
+def damage_of(name: str) -> Damage:
+    """Returns what the errors about a damaged file of a run look like."""
+    return replace(DAMAGED, hint=_HINTS.get(name, DAMAGED.hint))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +100,7 @@ class RunFiles:
         """
         path = self.folder / name
         try:
-            values = read_sealed_json(path, DAMAGED, required=self.has_checksums)
+            values = read_sealed_json(path, damage_of(name), required=self.has_checksums)
         except FileNotFoundError:
             return None
         self._check_id(values.pop(_RUN_ID, None), path)
@@ -132,10 +146,11 @@ class RunFiles:
             RunFolderError: they differ, or are missing where they are required.
         """
         stored = metadata.get("xxh3_128")
+        damage = damage_of(path.name)
         if stored is None and self.has_checksums:
-            raise DAMAGED.of(path, "has no checksum")
+            raise damage.of(path, "has no checksum")
         if stored not in {None, checksum}:
-            raise DAMAGED.of(path, "is damaged: its content differs from its checksum")
+            raise damage.of(path, "is damaged: its content differs from its checksum")
         self._check_id(metadata.get(_RUN_ID), path)
 
     def _check_id(self, found: Any, path: Path) -> None:
@@ -143,10 +158,7 @@ class RunFiles:
             return
         if found != self.run_id:
             owner = "no run" if found is None else f"run {shorten(found)}"
-            raise RunFolderError(
-                f"{path}: belongs to {owner}, this folder holds run {self.run_id!r}",
-                "restore this run's own file; without a copy of it, train again into another folder (--run)",
-            )
+            raise damage_of(path.name).of(path, f"belongs to {owner}, this folder holds run {self.run_id!r}")
 
 
 def read_environment(folder: Path) -> dict[str, Any]:

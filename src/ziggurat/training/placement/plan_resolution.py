@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import save_file
 
 from ziggurat.core.digests import digest_of_parts, load_tensors
-from ziggurat.core.errors import ConfigError, InvalidSection, RunFolderError
+from ziggurat.core.errors import ConfigError, InvalidSection
 from ziggurat.core.files import atomic_file
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress
@@ -33,7 +33,7 @@ from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
 from ziggurat.training.placement.problem import planning_input
 from ziggurat.training.placement.topology import resolve_topology
-from ziggurat.training.run_files import DAMAGED, PLAN_FILE, ROW_ORDER_FILE, RunFiles
+from ziggurat.training.run_files import PLAN_FILE, ROW_ORDER_FILE, RunFiles, damage_of
 
 
 def resolve_plan(
@@ -190,18 +190,18 @@ def read_ranks(files: RunFiles, rows: Mapping[str, int] | None = None) -> dict[s
     Raises:
         RunFolderError: the file is damaged, or belongs to another run.
     """
-    path = files.folder / ROW_ORDER_FILE
+    path, damage = files.folder / ROW_ORDER_FILE, damage_of(ROW_ORDER_FILE)
     try:
-        metadata = tensor_metadata(path, DAMAGED)
+        metadata = tensor_metadata(path, damage)
         limit = None if rows is None else _HEADER_BYTES + 4 * sum(rows.values())
-        stored = load_tensors(path, None, DAMAGED, limit=limit)
+        stored = load_tensors(path, None, damage, limit=limit)
     except FileNotFoundError:
         return None
-    ranks = {name: array(stored, name, np.int32, 1, path, DAMAGED) for name in stored}
+    ranks = {name: array(stored, name, np.int32, 1, path, damage) for name in stored}
     files.check_metadata(metadata, _checksum(ranks), path)
     for name, each in ranks.items():
         if not _is_permutation(each):
-            raise DAMAGED.of(path, f"table {name!r}: is no order of its rows")
+            raise damage.of(path, f"table {name!r}: is no order of its rows")
     sizes = {name: len(each) for name, each in ranks.items()}
     return ranks if rows is None or sizes == dict(rows) else None
 
@@ -240,10 +240,7 @@ def read_plan(files: RunFiles) -> Plan | None:
     try:
         return Plan.from_json(values)
     except ConfigError as error:
-        raise RunFolderError(
-            f"{files.folder / PLAN_FILE}: {error.problem}",
-            "delete it: training with several ranks makes the plan anew, and sums are then rounded otherwise",
-        ) from None
+        raise damage_of(PLAN_FILE).of(files.folder / PLAN_FILE, error.problem) from None
 
 
 def _stored_plan(files: RunFiles, layout: Layout, topology: Topology) -> Plan | None:

@@ -31,7 +31,7 @@ from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.recommender_state import restore_optimizer, table_shapes
 from ziggurat.training.run import Run
-from ziggurat.training.run_files import DAMAGED, WARM_START_FILE
+from ziggurat.training.run_files import WARM_START_FILE, damage_of
 from ziggurat.training.warm_start.checks import check_dense, check_optimizer, check_tables, rescaled, tables_to_take
 from ziggurat.training.warm_start.rows import RowTransfer, take_rows
 from ziggurat.training.warm_start.source import KEY, WarmStartSource, fitted_tables
@@ -136,7 +136,11 @@ def warm_started(run: Run) -> WarmStarted | None:
         RunFolderError: the file that records it is damaged.
     """
     values = run.files.read_json(WARM_START_FILE)
-    return None if values is None else declared(WarmStarted, values, run.folder / WARM_START_FILE, DAMAGED)
+    return (
+        None
+        if values is None
+        else declared(WarmStarted, values, run.folder / WARM_START_FILE, damage_of(WARM_START_FILE))
+    )
 
 
 def _summary(
