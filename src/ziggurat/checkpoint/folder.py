@@ -254,6 +254,7 @@ class CheckpointFolder:
             RunFolderError: it belongs to another run; the message names that.
         """
         hint = "name another place in checkpoints.store; where that run is not needed any more, delete what is there"
+        steps = self.steps()  # first: it refuses links
         root = self.store.root.resolve() if isinstance(self.store, LocalStore) else None
         if root is not None and root.name == CHECKPOINTS and os.path.lexists(root.parent / ENVIRONMENT):
             found = read_json_object(root.parent / ENVIRONMENT, Damage(RunFolderError, hint)).get("run_id")
@@ -266,7 +267,7 @@ class CheckpointFolder:
         writer = recorded_writer(self.store)
         if writer is not None:
             writer.check_owner(owner, self.where)
-        foreign = [step for step in self.steps() if self.of_run(owner.id)._is_of_another_run(step, self.manifest)]
+        foreign = [step for step in steps if self.of_run(owner.id)._is_of_another_run(step, self.manifest)]
         if foreign:
             raise RunFolderError(
                 f"{self.store.where(folder_of(foreign[0]))}: was written by another run than {owner.name} "
@@ -282,7 +283,7 @@ class CheckpointFolder:
             raise
         except RunFolderError:
             return False
-        return bool(self.run_id and manifest and manifest.run_id) and manifest.run_id != self.run_id
+        return manifest is not None and bool(self.run_id and manifest.run_id) and manifest.run_id != self.run_id
 
     def _complete(self, step: int, manifest_of: Callable[[int], Manifest | None]) -> bool:
         """Returns whether all of a checkpoint's own files exist with their recorded sizes."""

@@ -85,6 +85,8 @@ class SavedTransform:
             DataError: it is missing, damaged, another than the recorded one, or of another version.
         """
         path = folder / TRANSFORM_FILE
+        if folder.is_symlink():
+            raise DAMAGED.of(folder, "is a symbolic link, which is not followed")
         try:
             values = read_json_object(path, DAMAGED)
         except FileNotFoundError:

@@ -167,7 +167,7 @@ def _planner_that_fits(problem: Problem, planner: Planner) -> Iterator[str]:
     if problem.topology.slow_memory_bytes or not may_fit(problem):
         return
     for kind in built_in(PlannerConfig, PlannerSettings):
-        config = kind()
+        config: PlannerSettings = kind()  # pyright: ignore[reportAbstractUsage]  (each member builds)
         other = config.build() if not config.needs_learned_costs else planner
         if type(other) is not type(planner) and _fits(problem, other):
             yield f"planning.planner: {{name: {config.title}}}, whose plan fits"

@@ -39,7 +39,10 @@ class MetricsLog:
         self._files, self._path = files, files.folder / METRICS_FILE
         self._keep_until(step)
         self._file = self._path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(files.folder / "tensorboard"), purge_step=step + 1)
+        board = files.folder / "tensorboard"
+        if board.is_symlink():
+            raise RunFolderError(f"{board}: is a symbolic link, which is not followed", "delete it")
+        self._board = SummaryWriter(str(board), purge_step=step + 1)
 
     def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
         """Writes one record; figures that are not finite are written as null."""

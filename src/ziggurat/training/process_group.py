@@ -123,8 +123,9 @@ class _Leases:
             self._count -= 1
             if self._count == 0:
                 group, self._group = self._group, None
-                still_ours = group is not None and dist.is_initialized() and dist.group.WORLD is group
-                if still_ours and not (failed and group.size() > 1):
+                if group is None or dist.group.WORLD is not group:  # somebody else has destroyed it
+                    return
+                if not (failed and group.size() > 1):
                     dist.destroy_process_group()
 
 

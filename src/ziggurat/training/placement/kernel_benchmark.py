@@ -244,7 +244,8 @@ def cost_samples(lines: Sequence[dict[str, Any]]) -> list[CostSample]:
 
 
 def _cost_sample(line: Mapping[str, Any], number: int) -> CostSample:
-    seconds = line.get("seconds")
+    seconds: Any = line.get("seconds")
+    features: Any
     try:
         features = np.array(line.get("features"), np.float64)
     except (ValueError, TypeError, OverflowError):

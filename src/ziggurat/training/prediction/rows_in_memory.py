@@ -42,18 +42,20 @@ def to_arrow(rows: Table, needed: RawSchema) -> pa.Table:
         check_columns(NAME, rows.columns, needed)
         frame = rows.select(needed.names)
         return _converted(frame.to_arrow)
-    if not isinstance(rows, pa.Table):
-        if not hasattr(rows, "__arrow_c_stream__"):
+    table: Any = rows
+    if not isinstance(table, pa.Table):
+        if not hasattr(table, "__arrow_c_stream__"):
             raise DataError(
-                f"{NAME}: received {shorten(rows)} ({type(rows).__name__})",
+                f"{NAME}: received {shorten(table)} ({type(table).__name__})",
                 "pass a pyarrow Table, a polars or pandas DataFrame, or a mapping from column names to values",
             )
-        rows = _converted(lambda: pa.table(rows))
-    check_columns(NAME, rows.column_names, needed)
+        table = _converted(lambda: pa.table(rows))
+    names: list[str] = table.column_names
+    check_columns(NAME, names, needed)
     for name in needed.names:
-        if rows.column_names.count(name) > 1:
-            raise DataError(f"{NAME}: column {name!r} occurs {rows.column_names.count(name)} times", "name it once")
-    return rows.select(list(needed.names))
+        if names.count(name) > 1:
+            raise DataError(f"{NAME}: column {name!r} occurs {names.count(name)} times", "name it once")
+    return table.select(list(needed.names))
 
 
 def _converted(convert: Callable[[], pa.Table]) -> pa.Table:
