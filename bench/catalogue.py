@@ -21,6 +21,8 @@ from bench.quality.checkpoint_bytes import CHECKPOINT_BYTES
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.cli_start import CLI_START
+from bench.system.damage import DAMAGE
+from bench.system.hostile import HOSTILE
 from bench.system.ingestion import INGESTION
 from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
 from bench.system.model_swaps import MODEL_SWAPS
@@ -31,6 +33,7 @@ from bench.system.row_store import ROW_STORE
 from bench.system.scaling import SCALING
 from bench.system.scaling_law import SCALING_LAW
 from bench.system.shampoo_state import SHAMPOO_STATE
+from bench.system.soak import SOAK
 from bench.system.throughput import THROUGHPUT
 from bench.system.tiered_devices import TIERED_DEVICES
 from bench.system.tiered_training import TIERED_TRAINING
@@ -58,8 +61,11 @@ _ALL = (
     CHECKPOINT_BYTES,
     CHECKPOINT_STALL,
     CHECKPOINT_CRASH,
+    DAMAGE,
+    HOSTILE,
     MODEL_SWAPS,
     INGESTION,
+    SOAK,
     PREPARE,
     CLI_START,
     QUALITY_FRAPPE,

@@ -165,7 +165,8 @@ class BigTables:
 
     def step(self) -> float:
         """Takes a step and returns its seconds, excluding the creation of the batch."""
-        work = StepWork(self._batch(), Cursor())
+        batch = self._batch()
+        work = StepWork(batch, Cursor(), float(batch.size))
         started = time.perf_counter()
         self._step(work)
         self.steps += 1

@@ -29,7 +29,7 @@ from bench.system.crash_moments import MOMENTS, WatchedFolder
 from bench.system.crash_training import digest, digests, experiment
 from tests.checkpoint.checkpoint_kit import Table, saver
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest, ManifestFile, RowBlock, TableShape
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest, ManifestFile, Reference, RowBlock, TableShape
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.config import parse_config
@@ -47,8 +47,9 @@ def manifest(step: int, kind: str, row_bytes: int, rows: int) -> bytes:
         ManifestFile(name="rows", bytes=row_bytes, sha256="", rank=0, blocks=(block,)),
         ManifestFile(name="dense", bytes=10, sha256="", rank=0),
     )
+    needs = () if kind == "full" else (Reference(step=step - 5, id="a"),)
     made = Manifest(
-        id="a", kind=kind, step=step, needs=(), policy="full", bits=32, world_size=1,
+        id="a", kind=kind, step=step, needs=needs, policy="full", bits=32, world_size=1,
         tables={"t": TableShape(rows=50, dim=4, states={})}, files=files, state={}, made="", versions={},
     )  # type: ignore[arg-type]  # fmt: skip
     return made.to_bytes()

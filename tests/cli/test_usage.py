@@ -14,7 +14,7 @@ from ziggurat.cli.main import app, main
 
 COMMANDS = (
     "init", "prepare", "plan", "ingest", "train", "evaluate", "predict", "report", "scale", "generate", "schema",
-    "doctor",
+    "verify", "doctor",
     "datasets get",
 )  # fmt: skip
 

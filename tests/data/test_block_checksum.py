@@ -160,6 +160,14 @@ def test_checksums_of_copied_blocks_are_added_to_a_manifest(tmp_path: Path, make
         Dataset(tmp_path)
 
 
+def test_blocks_that_are_held_keep_no_file_open(make_dataset: MakeDataset) -> None:
+    blocks = make_dataset().split("train")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    held = [blocks.read(block) for _ in range(5) for block in range(16)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len({block_checksum(block) for block in held}) == 16
+
+
 def test_damaged_offsets_of_version_1_are_named(make_dataset: MakeDataset) -> None:
     dataset = make_dataset()
     blocks = replace(dataset.split("train"), checksums=None)

@@ -37,6 +37,14 @@ ORDERED: dict[str, Any] = {
 }  # fmt: skip
 """Memory that suffices for the buffers of a step and some of the rows."""
 SHORTER: dict[str, Any] = {"training.max_steps": 40, "training.evaluate_every": 20}
+FEW_WEIGHTS: dict[str, Any] = {
+    "data.weight": "rare_weight",
+    "training.batch_size": 4,
+    "training.accumulate": 2,
+    "training.clip_norm": 1.0,
+    "embeddings.l2": 0.01,
+}
+"""Two rows in three weigh nothing: of 40 batches some do not count, on one rank or on all, also between two that do."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp_small_buckets": {"parallel.dense": {"name": "ddp", "bucket_mb": 0.001}},
@@ -59,6 +67,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "embeddings.l2": 0.01,
         "training.clip_norm": 1.0,
     },
+    "weightless_batches": {**SHORTER, **FEW_WEIGHTS},
+    "weightless_batches_sockets": {**SHORTER, **FEW_WEIGHTS, "parallel.shared_memory": False},
+    "weightless_batches_fsdp": {**SHORTER, **FEW_WEIGHTS, "parallel.dense": {"name": "fsdp"}},
     "ordered_rows": {**SHORTER, "planning": ORDERED},
     "ordered_rows_weights_and_averages": {
         **SHORTER,
@@ -103,7 +114,7 @@ def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
 def train(folder: Path, name: str, place: str, changes: dict[str, Any], **options: Any) -> dict[str, Any]:
     """Trains on all ranks; returns losses by step, final metrics and the last checkpoint's tensors."""
     run_folder = folder / place / name
-    prepared = folder / f"prepared-{'weight' in str(changes)}"
+    prepared = folder / f"prepared-{changes.get('data.weight')}"
     outcome = api.train(experiment(folder, changes), run_folder, prepared=prepared, **options)
     records = read_metrics_log(run_folder / "metrics.jsonl")
     snapshot = outcome.run.checkpoints.load("last")
@@ -136,8 +147,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ranks")
     write_log(path / "log.csv")
     lines = (path / "log.csv").read_text(encoding="utf-8").splitlines()
-    weighted = [f"{line},{1 + number % 3}" for number, line in enumerate(lines[1:])]
-    (path / "log.csv").write_text("\n".join([f"{lines[0]},age_weight", *weighted]) + "\n", encoding="utf-8")
+    weighted = [f"{line},{1 + number % 3},{int(number % 3 == 0)}" for number, line in enumerate(lines[1:])]
+    header = f"{lines[0]},age_weight,rare_weight"
+    (path / "log.csv").write_text("\n".join([header, *weighted]) + "\n", encoding="utf-8")
     return path
 
 

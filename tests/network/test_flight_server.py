@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,10 +20,13 @@ from ziggurat.network.flight_client import call_options, connect, first_line, is
 from ziggurat.network.flight_server import Call, GuardedServer
 from ziggurat.network.limits import Limits
 from ziggurat.network.refusals import Refused
+from ziggurat.network.reputation import PROVEN_BYTES, Reputation
 
-SECONDS = 60
+SECONDS = 300
 ROWS = 100_000
-QUICK = {"refusal_pause_s": 0.0, "patience_s": 0.5, "pressed_s": 0.2, "stalled_s": 600.0}
+QUICK = {
+    "refusal_pause_s": 0.0, "patience_s": 0.5, "pressed_s": 0.2, "strange_pressed_s": 0.2, "stalled_s": 600.0,
+}  # fmt: skip
 WRONG = "0" * 64
 
 
@@ -33,7 +35,7 @@ class Numbers(GuardedServer):
 
     def __init__(self, access: Access = Access(), **limits: Any) -> None:  # noqa: B008 - immutable
         self.ended = 0
-        super().__init__("127.0.0.1", 0, access, Limits(**{**QUICK, **limits}), slots=2)
+        super().__init__("127.0.0.1", 0, access, Limits(**{**QUICK, **limits}), 2, Reputation())
 
     @property
     def address(self) -> str:
@@ -140,7 +142,7 @@ def test_tls_and_the_token_together(secrets: Secrets) -> None:
 def test_a_server_for_other_machines_does_not_start_without_token_and_tls(secrets: Secrets) -> None:
     class Exposed(Numbers):
         def __init__(self, access: Access) -> None:
-            GuardedServer.__init__(self, "0.0.0.0", 0, access, Limits(), slots=1)
+            GuardedServer.__init__(self, "0.0.0.0", 0, access, Limits(), 1, Reputation())
 
     for access in (
         Access(),
@@ -246,13 +248,24 @@ def test_a_stalled_answer_is_ended_and_its_thread_freed() -> None:
 
 
 def test_stalled_answers_make_place_for_others() -> None:
-    """The server is full of answers that nobody reads; a good client waits a moment for its place."""
-    with serving(streams=8, streams_per_connection=1) as server:
+    """All places for strangers are taken by answers that nobody reads; a good client waits a moment for its own."""
+    with serving(streams=32, streams_per_connection=1) as server:
         stalled = [stream(connect(server.address, Credentials())) for _ in range(4)]
         client = connect(server.address, Credentials())
         for _ in range(5):
             assert client.do_get(flight.Ticket(b"2"), options()).read_all().num_rows == 2 * ROWS
         assert server.ended > 5
+        del stalled
+
+
+def test_a_proven_connection_does_not_wait_for_strangers() -> None:
+    with serving(streams=32, strange_pressed_s=600.0) as server:
+        client = connect(server.address, Credentials())
+        assert client.do_get(flight.Ticket(b"2"), options()).read_all().nbytes >= PROVEN_BYTES
+        stalled = [stream(connect(server.address, Credentials())) for _ in range(4)]
+        with pytest.raises(flight.FlightUnavailableError, match="the server is busy"):
+            stream(connect(server.address, Credentials()))
+        assert client.do_get(flight.Ticket(b"2"), options()).read_all().num_rows == 2 * ROWS
         del stalled
 
 
@@ -308,4 +321,3 @@ def test_messages_are_short_and_printable() -> None:
     assert first_line(ValueError("a\x1b[31mb\nsecond")) == "a [31mb"
     assert len(first_line(ValueError("x" * 10_000))) == 300
     assert first_line(ValueError()) == "ValueError"
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch")]

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
 from ziggurat.network.limits import Limits
 from ziggurat.network.peer import Peer
 from ziggurat.network.refusals import RefusalLog, Refused
+from ziggurat.network.reputation import PROVEN_BYTES, Reputation
 from ziggurat.network.streams import AnswerStream, Streams
 
-QUICK = Limits(streams=4, streams_per_connection=2, held_bytes=1000, stalled_s=0.0, pressed_s=0.0, patience_s=0.05)
-PATIENT = Limits(streams=4, streams_per_connection=2, held_bytes=1000, stalled_s=600.0, pressed_s=0.0, patience_s=60.0)
+QUICK = Limits(
+    streams=4, streams_per_connection=2, held_bytes=1000, stalled_s=0.0, pressed_s=0.0, strange_pressed_s=0.0,
+    patience_s=0.05,
+)  # fmt: skip
+PATIENT = replace(QUICK, stalled_s=600.0, patience_s=60.0)
 
 
 def peer(host: int, port: int = 1) -> Peer:
@@ -26,10 +31,13 @@ class Server:
     def __init__(self, limits: Limits) -> None:
         self.log = RefusalLog()
         self.cut: list[Peer] = []
-        self.streams = Streams(limits, self.log, self._end)
+        self.reputation = Reputation()
+        self.streams = Streams(limits, self.log, self.reputation, self._end)
         self.opened: list[AnswerStream] = []
 
-    def open(self, host: int, port: int = 1) -> AnswerStream:
+    def open(self, host: int, port: int = 1, proven: bool = True) -> AnswerStream:
+        if proven:
+            self.reputation.taken(peer(host, port), PROVEN_BYTES)
         self.opened.append(self.streams.open(peer(host, port)))
         return self.opened[-1]
 
@@ -57,6 +65,29 @@ def test_places_are_bounded_by_connection_host_and_server() -> None:
     assert len(server.streams) == 3
     server.open(4)
     assert server.cut == []
+
+
+def test_strangers_have_few_places() -> None:
+    server = Server(replace(QUICK, streams=16))
+    for port in (1, 2):
+        server.open(1, port, proven=False)
+    with pytest.raises(Refused, match="the server is busy: 2 requests are being answered"):
+        server.open(1, 3, proven=False)
+    server.open(1, 4)
+    server.open(2, 1, proven=False)
+    server.opened[0].close()
+    server.open(1, 3, proven=False)
+
+
+def test_strangers_do_not_displace_proven_connections() -> None:
+    server = Server(replace(QUICK, streams=8))
+    proven, stranger = server.open(1, 1), server.open(1, 2, proven=False)
+    proven.sending()
+    with pytest.raises(Refused, match="busy"):
+        server.open(1, 3, proven=False)
+    stranger.sending()
+    server.open(1, 3, proven=False)
+    assert server.cut == [stranger.peer]
 
 
 def test_an_answer_that_nobody_takes_makes_place() -> None:
@@ -101,7 +132,7 @@ def test_few_may_wait() -> None:
         thread.start()
     while server.streams._waiting < PATIENT.waiting:
         pass
-    with pytest.raises(Refused, match="and 8 wait"):
+    with pytest.raises(Refused, match=r"and 8 wait"):
         server.open(6)
     server.opened[0].close()
     for thread in threads:

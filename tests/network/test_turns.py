@@ -5,9 +5,14 @@ from __future__ import annotations
 import threading
 
 from ziggurat.network.peer import Peer
-from ziggurat.network.turns import PROVEN_BYTES, Turns, _Shares
+from ziggurat.network.reputation import PROVEN_BYTES, Reputation
+from ziggurat.network.turns import Turns, _Shares
 
 A, B, C = Peer("10.0.0.1", 1), Peer("10.0.0.1", 2), Peer("10.0.0.2", 1)
+
+
+def turns_of(slots: int) -> Turns:
+    return Turns(slots, Reputation())
 
 
 class Work:
@@ -36,7 +41,7 @@ class Work:
 
 
 def test_a_client_with_many_requests_waits_for_others() -> None:
-    turns = Turns(1)
+    turns = turns_of(1)
     work = Work(turns)
     with turns.turn(A):
         for peer in (A, A, A, B, C):
@@ -46,7 +51,7 @@ def test_a_client_with_many_requests_waits_for_others() -> None:
 
 
 def test_hosts_are_equal_however_many_connections_they_have() -> None:
-    turns = Turns(1)
+    turns = turns_of(1)
     turns._shares[False].add((False, C.host), 1.0)
     work = Work(turns)
     with turns.turn(Peer("10.0.0.9", 1)):
@@ -57,10 +62,10 @@ def test_hosts_are_equal_however_many_connections_they_have() -> None:
 
 
 def test_connections_that_took_answers_come_before_those_that_did_not() -> None:
-    turns = Turns(1)
-    turns.taken(C, PROVEN_BYTES - 1)
-    turns.taken(B, PROVEN_BYTES - 1)
-    turns.taken(B, 1)
+    turns = turns_of(1)
+    turns._reputation.taken(C, PROVEN_BYTES - 1)
+    turns._reputation.taken(B, PROVEN_BYTES - 1)
+    turns._reputation.taken(B, 1)
     work = Work(turns)
     strangers = [Peer("10.0.0.1", port) for port in range(10, 20)]
     with turns.turn(A):  # the share of the others is now the greater one
@@ -70,8 +75,8 @@ def test_connections_that_took_answers_come_before_those_that_did_not() -> None:
 
 
 def test_strangers_have_a_part_of_the_time() -> None:
-    turns = Turns(1)
-    turns.taken(B, PROVEN_BYTES)
+    turns = turns_of(1)
+    turns._reputation.taken(B, PROVEN_BYTES)
     turns._shares[()].add(True, 10.0)  # as of much work of those that have proven themselves
     work = Work(turns)
     with turns.turn(Peer("10.0.0.9", 1)):
@@ -82,7 +87,7 @@ def test_strangers_have_a_part_of_the_time() -> None:
 
 
 def test_turns_are_given_up_when_the_work_fails() -> None:
-    turns = Turns(1)
+    turns = turns_of(1)
     for _ in range(3):
         try:
             with turns.turn(A):
@@ -94,7 +99,7 @@ def test_turns_are_given_up_when_the_work_fails() -> None:
 
 
 def test_several_turns_at_a_time() -> None:
-    turns = Turns(2)
+    turns = turns_of(2)
     work = Work(turns)
     with turns.turn(A), turns.turn(A):
         work.request(B)

@@ -37,6 +37,7 @@ TEXTS: dict[str, tuple[bytes, str]] = {
     "a key that is a number": (b"data: {1: 2}", "data: received the key 1"),
     "a key that is a list": (b"data: {? [a, b] : 2}", "received the key ('a', 'b')"),
     "a NUL in a folder": (b'data: {folder: "a\\0b"}', "data.folder: received 'a\\x00b', which has a NUL"),
+    "many keys": ("\n".join(f"k{number}: 1" for number in range(3000)).encode(), "and 2903 more"),
     "a name that leads elsewhere": (b"name: ../../x", "name: Input should match"),
 }
 

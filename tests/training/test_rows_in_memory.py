@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import functools
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,7 @@ from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.training.prediction.rows_in_memory import to_arrow
 
-DEEP: list[Any] = [1]
-for _ in range(100_000):
-    DEEP = [DEEP]
+DEEP: list[Any] = functools.reduce(lambda inner, _: [inner], range(100_000), [1])
 OWN: list[Any] = []
 OWN.append(OWN)
 SECONDS = pa.array([2**60], pa.int64()).cast(pa.timestamp("s"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,28 @@ def test_training_and_report_note_a_model_that_predicts_a_constant(make_experime
     api.train(make_experiment(**{**CONSTANT, "embeddings__init_std": 0.3}), "varied", progress=progress)
     assert progress.notes == []
     assert "predicts the same" not in report_run("varied", baselines=False).read_text(encoding="utf-8")
+
+
+def test_a_history_that_holds_its_own_row_is_noted(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    """After preparation, also of data that are prepared already, at the end of training, and in the report."""
+    with (tmp_path / "log.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with (tmp_path / "log.csv").open("w", encoding="utf-8", newline="") as file:
+        out = csv.DictWriter(file, rows[0])
+        out.writeheader()
+        out.writerows({**row, "history": f"{row['history']}|{row['item']}".strip("|")} for row in rows)
+    experiment = make_experiment(training__max_steps=4)
+    for _ in range(2):
+        progress = TrainingNotes()
+        api.prepare(experiment, progress=progress)
+        (note,) = progress.notes
+        assert note.startswith("a likely leak: 'history' holds the row's own 'item' in 100.0% of the 2,")
+    progress = TrainingNotes()
+    api.train(experiment, "run", progress=progress)
+    assert progress.notes == [note, note]
+    page = report_run("run", baselines=False).read_text(encoding="utf-8")
+    assert "A likely leak: " in page
+    assert "holds the row’s own" in page or "holds the row&#x27;s own" in page or "holds the row's own" in page
 
 
 @pytest.mark.parametrize(("name", "steps", "noted"), [("warmup_cosine", 5, True), ("warmup_linear", 4, False)])

@@ -1,1 +1,1 @@
-"""Parts for ziggurat that live outside its package: a model, a block, a sequence encoder and an encoder of ids."""
+"""Parts for ziggurat that live outside its package, one of each kind."""

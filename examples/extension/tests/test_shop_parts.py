@@ -14,17 +14,29 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from torch import nn
 
 FOLDER = Path(__file__).parent.parent
 sys.path.insert(0, str(FOLDER))
 
 from shop_parts.block import FieldGates  # noqa: E402  (found by the line above)
 from shop_parts.encoder import PrefixEncoder  # noqa: E402
+from shop_parts.head import Towers  # noqa: E402
 from shop_parts.model import WeightedPairs  # noqa: E402
+from shop_parts.optimizer import Lion  # noqa: E402
+from shop_parts.planner import LargestFirst  # noqa: E402
 from shop_parts.sequence_encoder import Recency  # noqa: E402
 
-from ziggurat.extension import ModelDims, ValueCounts  # noqa: E402
-from ziggurat.extension_testing import check_encoder  # noqa: E402
+from ziggurat.extension import ValueCounts  # noqa: E402
+from ziggurat.extension_testing import (  # noqa: E402
+    check_block,
+    check_dense_optimizer,
+    check_encoder,
+    check_head,
+    check_model,
+    check_planner,
+    check_sequence_encoder,
+)
 
 
 def ziggurat(folder: Path, *arguments: str) -> str:
@@ -56,7 +68,7 @@ def test_a_run_trains_resumes_predicts_and_reports(shop: Path) -> None:
     assert "shop_parts.model:WeightedPairs" in (shop / "runs/shop/report.html").read_text()
 
 
-def test_a_block_stands_beside_the_built_in_ones(shop: Path) -> None:
+def test_a_block_a_head_an_optimizer_and_a_planner_stand_in_for_built_in_ones(shop: Path) -> None:
     ziggurat(shop, "train", "shop_dhen.yaml", "--set", "training.max_steps=2", "--run", "runs/dhen")
 
 
@@ -71,14 +83,41 @@ def test_another_version_of_an_encoder_is_prepared_again(shop: Path) -> None:
     assert len({path.name for path in (shop / "prepared").iterdir()} - before) == 1
 
 
-def test_the_model_is_differentiable_and_has_a_logit_per_task() -> None:
-    model = WeightedPairs.Config(hidden=8).build(ModelDims(dense=2, features=4, dim=3, tasks=2))
-    dense_BF, emb_BFD = torch.randn(5, 2), torch.randn(5, 4, 3, requires_grad=True)
-    logits_BT = model(dense_BF, emb_BFD)
-    assert logits_BT.shape == (5, 2)
-    logits_BT.sum().backward()
-    assert emb_BFD.grad is not None
-    assert all(parameter.grad is not None for parameter in model.parameters())
+def test_the_model_keeps_the_contract() -> None:
+    model = check_model(WeightedPairs.Config(hidden=8))
+    assert model.parameter_count() == (35 * 8 + 8) + (8 * 2 + 2) + 2 * 6
+
+
+def test_the_block_keeps_the_contract() -> None:
+    assert check_block(FieldGates.Config(reduction=2)).out_features == 5
+
+
+def test_the_head_keeps_the_contract_and_its_flops_are_counted() -> None:
+    """Three tasks: a product of 10 x 4 and one of 4 x 1 each, of two FLOPs a multiplication."""
+    assert check_head(Towers.Config(hidden=4), inputs=10, tasks=3).flops() == 3 * 2 * (10 * 4 + 4)
+
+
+def test_the_sequence_encoder_keeps_the_contract() -> None:
+    check_sequence_encoder(Recency.Config(half_life=2.0))
+
+
+def test_the_optimizer_keeps_the_contract() -> None:
+    check_dense_optimizer(Lion.Config(lr=0.01, weight_decay=0.1))
+
+
+def test_the_planner_keeps_the_contract_and_spreads_tables() -> None:
+    plan = check_planner(LargestFirst.Config())
+    assert len({placement.ranks for placement in plan.placements.values()}) == 3
+
+
+def test_a_step_of_lion_by_hand() -> None:
+    """The first mean is 0, so w = 1 - .1 * sign(g) for vectors, which do not decay; then m = .01 g."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = Lion.Config(lr=0.1, weight_decay=0.5).build({"weight": weight})
+    weight.grad = torch.tensor([3.0, -2.0])
+    optimizer.step()
+    assert weight.tolist() == pytest.approx([0.9, 1.1])
+    assert optimizer.state[weight]["mean"].tolist() == pytest.approx([0.03, -0.02])
 
 
 def test_gates_of_zero_weights_change_nothing() -> None:

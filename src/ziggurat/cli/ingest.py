@@ -41,7 +41,7 @@ def command(
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the readers, in PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key of --tls-cert, in PEM.")] = None,
     max_streams: Annotated[
-        int, typer.Option(help="Requests that one reader answers at a time; half of them for one host.", min=2)
+        int, typer.Option(help="Requests that one reader answers at a time; half of them for one host.", min=8)
     ] = _LIMITS.streams,
     max_held_mib: Annotated[
         int, typer.Option(help="MiB of batches that one reader holds for trainers that have not read them.", min=16)
@@ -57,7 +57,8 @@ def command(
       ziggurat ingest exp.yaml --readers 4
       ziggurat ingest exp.yaml --raw --prepared runs/shop
       ziggurat ingest exp.yaml --host 0.0.0.0 --port 8815 \\
-        --token-file reader.token --tls-cert reader.crt --tls-key reader.key
+        --token-file reader.token --tls-cert reader.crt \\
+        --tls-key reader.key
       ziggurat train exp.yaml --readers grpc+tls://host-a:8815 \\
         --set training.reader_token_file=reader.token \\
         --set training.reader_authorities=reader.crt

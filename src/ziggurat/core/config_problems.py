@@ -23,6 +23,8 @@ from ziggurat.core.config_places import (
 from ziggurat.core.errors import ZigguratError, nearest, shorten
 from ziggurat.core.outside.importing import import_hint
 
+MOST_LINES = 100
+"""Most problems that are described."""
 _NO_SECTION = ("dict_type", "model_type", "model_attributes_type")
 
 _PLAIN_WORDS = {
@@ -45,7 +47,7 @@ def describe_problems(
     source: str,
     overridden: Collection[Location],
 ) -> str:
-    """Returns a message with one line per problem. Problems of values from ``--set`` are marked with ``--set``.
+    """Returns a message with one line for each of the first problems. Problems of values from ``--set`` are marked with ``--set``.
 
     Args:
         kind: the class that rejected ``values``.
@@ -56,12 +58,12 @@ def describe_problems(
     """
     lines: list[str] = []
     left_over: dict[Location, list[Location]] = {}
-    all_overridden = True
-    for item in items:
+    all_overridden, shown = True, items[:MOST_LINES]
+    for item in shown:
         location = tuple(cast("Sequence[str | int]", item["loc"]))
         place = tuple(without_tags(values, location))
         if item["type"] == "too_short" and any(
-            len(other["loc"]) > len(location) and other["loc"][: len(location)] == location for other in items
+            len(other["loc"]) > len(location) and other["loc"][: len(location)] == location for other in shown
         ):
             continue  # pydantic counts only valid entries, and the invalid ones are reported by themselves
         switch = next((given for given in overridden if given[:-1] == place[:-1] and given[-1] in TAGS), None)
@@ -85,6 +87,8 @@ def describe_problems(
     lines += [_other_class(kind, values, switch, locations) for switch, locations in left_over.items()]
     if all_overridden and len(lines) == 1:
         return lines[0]
+    if len(items) > len(shown):  # each of them takes time to explain, and nobody reads so many
+        return "\n  ".join([f"{source}: {len(items)} problems", *lines, f"and {len(items) - len(shown)} more"])
     count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
     return "\n  ".join([count if all_overridden else f"{source}: {count}", *lines])
 

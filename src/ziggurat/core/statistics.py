@@ -53,6 +53,23 @@ class NumericStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnIds:
+    """How many training rows have their own id of a single-valued feature in their bag or sequence: a likely leak.
+
+    Attributes:
+        rows: training rows whose list is not empty.
+        own: those of them whose list holds the row's own id.
+        chance: the share of rows of which that is expected if ids and lists are unrelated; an upper bound.
+        by_label: label -> [rows, own] of the rows with 0, then of those with 1.
+    """
+
+    rows: int
+    own: int
+    chance: float
+    by_label: dict[str, list[list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
 class FeatureStatistics:
     """Statistics of one feature over the training rows.
 
@@ -64,6 +81,8 @@ class FeatureStatistics:
         unknown_share: share of the ids in validation and test rows that did not occur in training (out-of-vocabulary);
             0 without such rows, and for encoders that know every value.
         numeric: statistics of a numeric column; None for other features.
+        own_ids: of a bag or sequence, for each single-valued feature of the same table, how often it holds the row's
+            own id; empty for other features, and for data that an earlier ziggurat prepared.
     """
 
     name: str
@@ -75,6 +94,7 @@ class FeatureStatistics:
     max_pooling: int = 0
     unknown_share: float = 0.0
     numeric: NumericStatistics | None = None
+    own_ids: dict[str, OwnIds] = field(default_factory=dict[str, OwnIds])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +172,19 @@ class DatasetStatistics:
         return cls(stored.rows, rates, {name: item.feature() for name, item in stored.features.items()}, tables)
 
 
+def load_features(folder: Path) -> dict[str, FeatureStatistics]:
+    """Reads the statistics of the features alone, without the access counts of the tables, which may be large.
+
+    Raises:
+        DataError: as :meth:`DatasetStatistics.load`.
+    """
+    try:
+        stored = _read(folder / _JSON, None)
+    except FileNotFoundError:
+        raise _DAMAGED.of(folder / _JSON, "no statistics") from None
+    return {name: item.feature() for name, item in stored.features.items()}
+
+
 _HEADER_BYTES = 2**27
 """Room for the header of a safetensors file, in the limit on files without a checksum."""
 
@@ -179,6 +212,7 @@ class _StoredFeature:
     max_pooling: int
     unknown_share: float
     numeric: _StoredNumeric | None
+    own_ids: dict[str, OwnIds] = field(default_factory=dict[str, OwnIds])
 
     def feature(self) -> FeatureStatistics:
         values = {name: getattr(self, name) for name in self.__slots__}

@@ -226,6 +226,11 @@ class EmbeddingLookup(nn.Module):
         if self.sharded is not None:
             self.sharded.exchange()
 
+    def release(self) -> None:
+        """Ends a batch that has no backward pass, instead of :meth:`exchange`: rows keep their values."""
+        if self.sharded is not None:
+            self.sharded.release()
+
     def scale_learning_rates(self, multiplier: float) -> None:
         """Sets every table's learning rate to ``multiplier`` times its configured one."""
         if self.sharded is not None:

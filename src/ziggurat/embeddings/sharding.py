@@ -215,6 +215,10 @@ class ShardedTables(nn.Module):
         """
         for shards in self._joint.values():
             exchange(shards)
+        self.release()
+
+    def release(self) -> None:
+        """Releases the slots of offloaded rows that have been looked up."""
         if self.offloaded is not None:
             self.offloaded.release()
 

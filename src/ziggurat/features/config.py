@@ -99,7 +99,8 @@ class DataConfig(Config):
     labels: tuple[LabelConfig, ...] = pydantic.Field(min_length=1)
     """The tasks, in the order of the model's outputs."""
     weight: str | None = None
-    """Column of example weights, which must be finite and not negative."""
+    """Column of example weights, which must be finite and not negative; those of some training rows must be above 0. A
+    batch whose weights sum to 0 changes nothing."""
     group: str | None = None
     """Column whose values group rows for GAUC, usually the user; all rows with an empty cell form one group."""
     time: str | None = None

@@ -73,14 +73,9 @@ class SizeNoise:
     def draw(self, random: np.random.Generator) -> Floats:
         """Draws, for each model size, the deviation that a repetition with other seeds would add to its mean.
 
-        It is the mean of as many deviations as the model size has seeds, drawn from its own with replacement and
-        widened by √(n/(n−1)). For a model size that was trained once it is drawn from a normal distribution.
+        The deviations follow Student's t distribution with the pooled standard deviation: normal draws, all of them
+        divided by one draw of how far the estimated deviation is off. With two to four seeds a size, draws from the
+        sizes' own deviations are too small: they know nothing of the tails, nor that the deviation is an estimate.
         """
-        return np.array([self._draw_one(each, random) for each in self.losses])
-
-    def _draw_one(self, losses: Floats, random: np.random.Generator) -> float:
-        count = len(losses)
-        if count == 1:
-            return float(random.normal(0, self.deviation))
-        drawn = random.choice(losses - losses.mean(), count)
-        return float(drawn.mean()) * math.sqrt(count / (count - 1))
+        estimate = math.sqrt(random.chisquare(self.degrees_of_freedom) / self.degrees_of_freedom)
+        return random.normal(size=len(self.losses)) * self.deviation / np.sqrt(self.counts) / estimate

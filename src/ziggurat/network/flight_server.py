@@ -22,6 +22,7 @@ from ziggurat.network.grpc_log import silence_grpc
 from ziggurat.network.limits import Limits
 from ziggurat.network.peer import Peer
 from ziggurat.network.refusals import RefusalLog, Refused
+from ziggurat.network.reputation import Reputation
 from ziggurat.network.streams import AnswerStream, Streams
 from ziggurat.network.token import HEADER, is_authentic
 from ziggurat.network.turns import Turns
@@ -30,6 +31,8 @@ _CHECK_SECONDS = 0.1
 _STOP_SECONDS = 2.0
 _PAUSES = 8
 """Bad requests whose answers are delayed at a time; each keeps a thread and the request."""
+_PAUSE_BYTES = 4 * 2**20
+"""Bytes of a bad request for which its answer is delayed once more."""
 _CALL_BYTES = 1024
 """What a call may send in headers and frames, besides its request."""
 _MIDDLEWARE = "ziggurat"
@@ -86,20 +89,24 @@ class GuardedServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBa
         access: what is demanded of clients.
         limits: the bounds.
         slots: parts of answers that are made at a time.
+        reputation: which connections have proven themselves; empty at first.
 
     Raises:
         ConfigError: the server cannot listen on the address, or other machines could reach it without token or TLS.
     """
 
-    def __init__(self, host: str, port: int, access: Access, limits: Limits, slots: int) -> None:
+    def __init__(
+        self, host: str, port: int, access: Access, limits: Limits, slots: int, reputation: Reputation
+    ) -> None:
         check_exposure(host, access)
         check_can_listen(host, port)
         silence_grpc()
         self.limits = limits
         self.refusals = RefusalLog()
         self.stopping = threading.Event()
-        self.turns = Turns(slots)
-        self._streams = Streams(limits, self.refusals, lambda peers: self.connections.cut(peers))
+        self.reputation = reputation
+        self.turns = Turns(slots, reputation)
+        self._streams = Streams(limits, self.refusals, reputation, lambda peers: self.connections.cut(peers))
         self.connections = Connections(lambda: self.port, limits, self.refusals, self._streams.peers)
         self._pauses = threading.BoundedSemaphore(_PAUSES)
         certificate = access.certificate
@@ -177,7 +184,7 @@ class GuardedServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBa
             traceback.print_exception(refused.__cause__)  # a bug, whose place must be found
         if refused.kind in {"bad", "secret"} and self._pauses.acquire(blocking=False):
             try:
-                self.stopping.wait(self.limits.refusal_pause_s)
+                self.stopping.wait(self.limits.refusal_pause_s * (1 + refused.size_bytes // _PAUSE_BYTES))
             finally:
                 self._pauses.release()
         raise _FLIGHT_ERRORS.get(refused.kind, flight.FlightServerError)(refused.message, refused.detail) from None
@@ -188,11 +195,10 @@ class GuardedServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBa
         self.connections.account(peer, request_bytes=size_bytes + _CALL_BYTES)
         try:
             if not context.get_middleware(_MIDDLEWARE).is_authentic:
-                raise Refused("secret", "the token is missing or wrong")
+                raise Refused("secret", "the token is missing or wrong", size_bytes=size_bytes)
             if size_bytes > self.limits.request_bytes:
-                raise Refused(
-                    "bad", f"a request of {size_bytes:,} bytes; at most {self.limits.request_bytes:,} are allowed"
-                )
+                message = f"a request of {size_bytes:,} bytes; at most {self.limits.request_bytes:,} are allowed"
+                raise Refused("bad", message, size_bytes=size_bytes)
             if self.stopping.is_set():
                 raise Refused("busy", "the server is shutting down")
             data = request if isinstance(request, bytes) else request.to_pybytes()
@@ -243,7 +249,7 @@ class _Answer(Iterator[Any]):
             part = next(self._parts)
         except StopIteration:
             self._server.end(self._call)
-            self._server.turns.taken(self._call.peer, self._taken_bytes)
+            self._server.reputation.taken(self._call.peer, self._taken_bytes)
             raise
         except Exception as error:  # noqa: BLE001 - told to the client in plain words
             self._server.end(self._call)

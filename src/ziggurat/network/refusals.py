@@ -27,11 +27,12 @@ class Refused(Exception):
         message: what the client is told; holds no path of this machine.
         detail: bytes for the client's program.
         log: the line for the server's output; default: ``message``.
+        size_bytes: size of the request.
     """
 
-    def __init__(self, kind: Kind, message: str, detail: bytes = b"", log: str = "") -> None:
+    def __init__(self, kind: Kind, message: str, detail: bytes = b"", log: str = "", size_bytes: int = 0) -> None:
         self.kind: Kind = kind
-        self.message, self.detail, self.log = message, detail, log or message
+        self.message, self.detail, self.log, self.size_bytes = message, detail, log or message, size_bytes
         super().__init__(message)
 
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection
 from ziggurat.network.limits import Limits
 from ziggurat.network.peer import Peer
 from ziggurat.network.refusals import RefusalLog, Refused
+from ziggurat.network.reputation import Reputation
 
 
 class AnswerStream:
     """An answer that is being given to a peer, as a place among the :class:`Streams`."""
 
-    def __init__(self, streams: Streams, peer: Peer) -> None:
-        self.peer = peer
+    def __init__(self, streams: Streams, peer: Peer, proven: bool) -> None:
+        self.peer, self.proven = peer, proven
         self.held_bytes = 0
         self.sending_since: float | None = None
         """When a part of the answer was handed to gRPC, which the client has not taken yet; None: there is none."""
@@ -54,15 +55,19 @@ class Streams:
     Args:
         limits: the bounds.
         log: gets a line for each answer that is ended.
+        reputation: which connections have proven themselves.
         cut: ends the connections to peers, with all their answers.
     """
 
-    def __init__(self, limits: Limits, log: RefusalLog, cut: Callable[[Collection[Peer]], None]) -> None:
-        self._limits, self._log, self._cut = limits, log, cut
+    def __init__(
+        self, limits: Limits, log: RefusalLog, reputation: Reputation, cut: Callable[[Collection[Peer]], None]
+    ) -> None:
+        self._limits, self._log, self._reputation, self._cut = limits, log, reputation, cut
         self._changed = threading.Condition()
         self._open: set[AnswerStream] = set()
         self._connections: Counter[Peer] = Counter()
         self._hosts: Counter[str] = Counter()
+        self._strangers: Counter[str] = Counter()
         self._held_bytes = 0
         self._waiting = 0
 
@@ -84,17 +89,17 @@ class Streams:
         Raises:
             Refused: there is no place, and those who have one go on taking their answers.
         """
+        proven = self._reputation.is_proven(peer)
         with self._changed:
-            if self._connections[peer] >= self._limits.streams_per_connection:
-                raise Refused(
-                    "busy", f"this connection has {self._limits.streams_per_connection} unfinished requests already"
-                )
-            if self._is_full(peer):
-                self._wait_for_place(peer)
-            stream = AnswerStream(self, peer)
+            self._check_connection(peer)
+            if self._is_full(peer, proven):
+                self._wait_for_place(peer, proven)
+                self._check_connection(peer)
+            stream = AnswerStream(self, peer, proven)
             self._open.add(stream)
             self._connections[peer] += 1
             self._hosts[peer.host] += 1
+            self._strangers[peer.host] += not proven
             return stream
 
     def close(self, stream: AnswerStream) -> None:
@@ -104,9 +109,14 @@ class Streams:
             self._open.remove(stream)
             self._held_bytes -= stream.held_bytes
             stream.held_bytes = 0
+            host = stream.peer.host
             self._connections[stream.peer] -= 1
-            self._hosts[stream.peer.host] -= 1
-            self._connections, self._hosts = +self._connections, +self._hosts  # without those that have none
+            self._hosts[host] -= 1
+            self._strangers[host] -= not stream.proven
+            if not self._connections[stream.peer]:
+                del self._connections[stream.peer]
+            if not self._hosts[host]:
+                del self._hosts[host], self._strangers[host]
             self._changed.notify_all()
 
     def hold(self, stream: AnswerStream, size_bytes: int) -> None:
@@ -118,6 +128,7 @@ class Streams:
                 self._wait(
                     lambda: not self._fits(size_bytes),
                     lambda each: each.held_bytes > 0,
+                    self._limits.pressed_s,
                     f"the server is busy: answers that were not taken yet hold {self._held_bytes:,} bytes",
                 )
             stream.held_bytes = size_bytes
@@ -135,15 +146,25 @@ class Streams:
         with self._changed:
             self._end(self._limits.stalled_s, lambda each: True)
 
-    def _wait_for_place(self, peer: Peer) -> None:
+    def _check_connection(self, peer: Peer) -> None:
+        most = self._limits.streams_per_connection
+        if self._connections[peer] >= most:
+            raise Refused("busy", f"this connection has {most} unfinished requests already")
+
+    def _wait_for_place(self, peer: Peer, proven: bool) -> None:
+        """Waits for a place. Stalled answers to strangers are ended for it, and for a proven connection all others."""
         message = f"the server is busy: {len(self._open)} requests are being answered"
         if self._waiting >= self._limits.waiting:
             raise Refused("busy", f"{message}, and {self._waiting} wait")
         self._waiting += 1
         try:
             self._wait(
-                lambda: self._is_full(peer),
-                lambda each: each.peer.host == peer.host or len(self._open) >= self._limits.streams,
+                lambda: self._is_full(peer, proven),
+                lambda each: (
+                    (proven or not each.proven)
+                    and (each.peer.host == peer.host or len(self._open) >= self._limits.streams)
+                ),
+                self._limits.pressed_s if proven else self._limits.strange_pressed_s,
                 message,
             )
         finally:
@@ -152,17 +173,32 @@ class Streams:
     def _fits(self, size_bytes: int) -> bool:
         return self._held_bytes + size_bytes <= self._limits.held_bytes or not self._held_bytes
 
-    def _is_full(self, peer: Peer) -> bool:
-        return len(self._open) >= self._limits.streams or self._hosts[peer.host] >= self._limits.streams_per_host
+    def _is_full(self, peer: Peer, proven: bool) -> bool:
+        limits = self._limits
+        return (
+            len(self._open) >= limits.streams
+            or self._hosts[peer.host] >= limits.streams_per_host
+            or (not proven and self._strangers[peer.host] >= limits.strange_streams_per_host)
+        )
 
-    def _wait(self, crowded: Callable[[], bool], in_the_way: Callable[[AnswerStream], bool], message: str) -> None:
-        """Waits until there is space, for which answers that stand in the way and that nobody takes are ended."""
+    def _wait(
+        self,
+        crowded: Callable[[], bool],
+        in_the_way: Callable[[AnswerStream], bool],
+        stalled_s: float,
+        message: str,
+    ) -> None:
+        """Waits until there is space, for which answers that stand in the way and are stalled so long are ended.
+
+        Raises:
+            Refused: there is no space after a while; tells ``message``.
+        """
         deadline = time.monotonic() + self._limits.patience_s
         while crowded():
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise Refused("busy", message)
-            self._end(self._limits.pressed_s, in_the_way)
+            self._end(stalled_s, in_the_way)
             self._changed.wait(min(remaining, 0.1))
 
     def _end(self, seconds: float, chosen: Callable[[AnswerStream], bool]) -> None:

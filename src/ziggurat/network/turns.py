@@ -4,8 +4,8 @@ A client's *share* is the time that its work has taken so far. Hosts are equal a
 connections of one host, however many requests each has waiting. Time without a request is not credited: who comes back
 starts with the share of the one whose turn is now.
 
-Connections cost their clients little, so most of the time belongs to connections that have *proven* themselves by
-taking whole answers. Those that open streams and do not read them share the rest, however many they are.
+Most of the time belongs to connections that have proven themselves (:mod:`ziggurat.network.reputation`). Those that
+open streams and do not read them share the rest, however many they are.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Generator, Hashable
 from dataclasses import dataclass, field
 
 from ziggurat.network.peer import Peer
+from ziggurat.network.reputation import Reputation
 
-PROVEN_BYTES = 2**20
-"""Bytes of whole answers that a connection must have taken to be preferred."""
 _PROVEN_WEIGHT = 4.0
 """How many times as much time as all others together the proven connections have together."""
 _PRUNE_ABOVE = 4096
@@ -68,31 +67,22 @@ class Turns:
 
     Args:
         slots: pieces of work at a time.
+        reputation: which connections have proven themselves.
     """
 
-    def __init__(self, slots: int) -> None:
-        self._free = slots
+    def __init__(self, slots: int, reputation: Reputation) -> None:
+        self._free, self._reputation = slots, reputation
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._arrived = 0
         self._shares: defaultdict[Hashable, _Shares] = defaultdict(_Shares)
-        self._taken_bytes: OrderedDict[Peer, int] = OrderedDict()
-
-    def taken(self, peer: Peer, size_bytes: int) -> None:
-        """Notes that a connection has taken a whole answer of this size."""
-        with self._lock:
-            self._taken_bytes[peer] = self._taken_bytes.get(peer, 0) + size_bytes
-            self._taken_bytes.move_to_end(peer)
-            if len(self._taken_bytes) > _PRUNE_ABOVE:
-                self._taken_bytes.popitem(last=False)
 
     @contextlib.contextmanager
     def turn(self, peer: Peer) -> Generator[None]:
         """Waits for a turn of ``peer``, which lasts as long as the ``with`` block."""
         with self._lock:
             self._arrived += 1
-            proven = self._taken_bytes.get(peer, 0) >= PROVEN_BYTES
-            waiting = _Waiting(peer, proven, self._arrived)
+            waiting = _Waiting(peer, self._reputation.is_proven(peer), self._arrived)
             self._waiting.append(waiting)
             self._start_next()
         waiting.ready.wait()

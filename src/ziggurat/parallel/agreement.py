@@ -45,6 +45,7 @@ class StepAgreement:
     def __init__(self, rows: int, weight: float, stopping: bool, slots: SharedSlots | None = None) -> None:
         own = torch.tensor([float(rows), weight, float(stopping)], dtype=torch.float64)
         self._sums, self._slots, self._turn, self._work = own, slots, 0, None
+        self._report: StepReport | None = None
         if slots is not None:
             self._turn = slots.begin_turn()
             torch.frombuffer(slots.write_buffer(self._turn, own.nbytes), dtype=own.dtype).copy_(own)
@@ -53,7 +54,9 @@ class StepAgreement:
             self._work = dist.all_reduce(self._sums, async_op=True)
 
     def result(self) -> StepReport:
-        """Waits for the slowest rank and returns the sums."""
+        """Waits for the slowest rank and returns the sums; later calls return them again."""
+        if self._report is not None:
+            return self._report
         if self._slots is not None:
             slots, sums = self._slots, self._sums
             slots.wait(self._turn)
@@ -62,7 +65,8 @@ class StepAgreement:
         elif self._work is not None:
             self._work.wait()
         rows, weight, stopping = self._sums.tolist()
-        return StepReport(rows, weight, stopping > 0)
+        self._report = StepReport(rows, weight, stopping > 0)
+        return self._report
 
 
 @contextlib.contextmanager

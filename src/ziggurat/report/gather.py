@@ -19,6 +19,7 @@ from ziggurat.embeddings.fields import Fields, total_flops
 from ziggurat.features.config import NumericFeature
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.numeric.steps import Bucketise
+from ziggurat.features.preparation.own_ids import leak_warnings
 from ziggurat.features.transform import Transform
 from ziggurat.interactions.block import Block, known_flops
 from ziggurat.interactions.counted_flops import FlopsUnknown
@@ -110,6 +111,7 @@ def _inputs(
     history = read_metrics_log(run.metrics_path, run.files)
     missing = missing_records(history, run.written_records)
     notes += [f"The curves are incomplete: {missing}."] if missing else []
+    notes.extend(f"{warning[0].upper()}{warning[1:]}." for warning in leak_warnings(statistics.features))
     if evaluated == "validation":
         notes.append(
             "There is no test split: the metrics below are on the validation rows, which chose the checkpoint."

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.statistics import load_features
 from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.features.preparation.own_ids import leak_warnings
 from ziggurat.features.preparation.prepare import dataset_fingerprint
 from ziggurat.features.preparation.prepare import prepare as prepare_dataset
 from ziggurat.features.preparation.ray_cluster import RayCluster
@@ -21,6 +23,8 @@ def prepare(
 ) -> Dataset:
     """Returns the encoded dataset of an experiment, and prepares it first if it does not exist.
 
+    Histories that seem to tell the label (:mod:`~ziggurat.features.preparation.own_ids`) are noted in either case.
+
     Args:
         experiment: the experiment; its ``data`` and ``features`` sections decide the dataset.
         folder: folder of the dataset; default ``prepared/NAME-xxxxxxxx``, which ends in a digest of these sections and
@@ -32,9 +36,12 @@ def prepare(
         DataError, ConfigError, FeatureError: bad input, named by file, line, column and value.
         EnvironmentMismatch, WorkersLost: Ray is not installed or not reachable; workers die repeatedly.
     """
-    chosen = prepared_folder(experiment) if folder is None else Path(folder)
+    chosen, progress = prepared_folder(experiment) if folder is None else Path(folder), progress or Silent()
     cluster = None if ray is None else RayCluster(ray)
-    return Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress or Silent(), cluster))
+    dataset = Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress, cluster))
+    for warning in leak_warnings(load_features(dataset.folder)):
+        progress.note(warning)
+    return dataset
 
 
 def prepared_folder(experiment: Experiment) -> Path:

@@ -78,7 +78,12 @@ class Recommender(nn.Module):
         return self._part[0].model
 
     def forward(
-        self, batch: Batch, started: StartedLookup | None = None, following: StartedLookup | None = None
+        self,
+        batch: Batch,
+        started: StartedLookup | None = None,
+        following: StartedLookup | None = None,
+        *,
+        trains_tables: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Returns logits_BT (float32) and the vectors emb_BFD that they were computed from.
 
@@ -86,11 +91,15 @@ class Recommender(nn.Module):
             batch: the batch to predict.
             started: the batch's lookup, if it was started before.
             following: the next batch's lookup, if started; its ids are sent as soon as this batch's rows have arrived.
+            trains_tables: whether a backward pass reaches the tables; it would update them, even by gradients of 0.
         """
         rows = self.lookup.finish(started or self.lookup.start(batch))
         if following is not None:
             self.lookup.send_ids(following)
-        return self.dense(batch.dense_BF, rows.by_feature, rows.masks)
+        by_feature = rows.by_feature
+        if not trains_tables:
+            by_feature = {name: each.detach() for name, each in by_feature.items()}
+        return self.dense(batch.dense_BF, by_feature, rows.masks)
 
     def dense_parameters(self) -> dict[str, nn.Parameter]:
         """Returns, by name, all parameters that the dense optimizer trains."""

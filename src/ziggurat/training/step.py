@@ -3,6 +3,9 @@
 With several ranks, the ids of the next batch are exchanged while this one is computed. The counts of ids per rank are
 sent before this batch's rows and are known when these have arrived; then the ids themselves are sent.
 
+A batch whose weights sum to 0 over all ranks has no mean loss. It is looked up and computed, since the exchanges of the
+batches around it go on, but it changes no weight and no optimizer state, of tables or of the dense part.
+
 Shape legend: B rows, F features, D embedding width, T tasks.
 """
 
@@ -28,10 +31,18 @@ from ziggurat.training.recommender import Recommender
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A batch on the device, the cursor after it, and its in-flight lookup, if started."""
+    """A batch to train on.
+
+    Attributes:
+        batch: this rank's rows, on the device.
+        cursor: the cursor after the batch.
+        weight: the sum of these rows' weights; without weights, their number.
+        started: the batch's in-flight lookup, if started.
+    """
 
     batch: Batch
     cursor: Cursor
+    weight: float
     started: StartedLookup | None = None
 
 
@@ -63,8 +74,10 @@ def prefetched_batches(
     ahead = max(lookup.prefetch_batches, int(pipelined))
     queue: deque[StepWork] = deque()
     for batch, cursor in batches:
+        # Summed here, where the batch still is in the host's memory: later it would have to be waited for.
+        weight = float(batch.size) if batch.weights_B is None else float(batch.weights_B.sum())
         on_device = batch.to(device)
-        queue.append(StepWork(on_device, cursor, lookup.start(on_device) if ahead else None))
+        queue.append(StepWork(on_device, cursor, weight, lookup.start(on_device) if ahead else None))
         if len(queue) > ahead:
             yield queue.popleft(), tuple(queue)
     while queue:
@@ -104,23 +117,36 @@ class Stepper:
             work: the batch.
             following: the next batch, if its lookup is started.
             stopping: whether this rank requests that training stops.
-            due: whether the dense optimizer makes its step; if not, gradients accumulate for the next batch.
+            due: whether the dense optimizer makes its step; if not, gradients accumulate for the next batch. It makes
+                none if no batch since the last one had a weight above 0.
         """
-        with gradient_sync(self._recommender.dense, due):
-            done = self._backward(work, following, stopping)
-        self._waiting += 1
-        if due:
+        agreement = StepAgreement(work.batch.size, work.weight, stopping, self._slots)
+        # A rank whose rows count need not wait here to know that the batch does.
+        counts = work.weight != 0 or agreement.result().weight != 0
+        # Gradients accumulated on each rank are averaged in a backward pass, if need be in one that adds nothing.
+        backward = counts or (due and self._waiting > 0 and self._ranks > 1)
+        with gradient_sync(self._recommender.dense, due and backward):
+            done = self._pass(work, following, agreement, counts, backward)
+        self._waiting += counts
+        if due and self._waiting:
             self._update()
         return done
 
-    def _backward(self, work: StepWork, following: StepWork | None, stopping: bool) -> StepResult:
+    def _pass(
+        self, work: StepWork, following: StepWork | None, agreement: StepAgreement, counts: bool, backward: bool
+    ) -> StepResult:
+        """Computes the batch, and its gradients if ``backward``; without ``counts`` these are zeros, and tables have
+        none."""
         batch, lookup = work.batch, self._recommender.lookup
-        alone = self._ranks == 1 or batch.weights_B is None
-        own = float(batch.size) if alone or batch.weights_B is None else float(batch.weights_B.sum())
-        agreement = StepAgreement(batch.size, own, stopping, self._slots)
-        logits_BT, emb_BFD = self._recommender(batch, work.started, None if following is None else following.started)
+        next_lookup = None if following is None else following.started
+        logits_BT, emb_BFD = self._recommender(batch, work.started, next_lookup, trains_tables=counts)
         loss, weight = weighted_loss(logits_BT, batch)
         agreed = agreement.result()
+        if not counts:
+            if backward:
+                loss.backward()
+            lookup.release()
+            return StepResult(loss, weight, agreed.stopping)
         # Gradients are averaged over the ranks, so each rank's loss is multiplied by the number of ranks.
         objective = loss / weight if self._ranks == 1 else loss * (self._ranks / agreed.weight)
         if self._l2:
@@ -130,7 +156,7 @@ class Stepper:
         return StepResult(loss, weight, agreed.stopping)
 
     def _update(self) -> None:
-        """Makes the dense optimizer's step with the mean gradient of the batches since the last one."""
+        """Makes the dense optimizer's step with the mean gradient of the batches since the last one that count."""
         if self._waiting > 1 or self._clip_norm is not None:
             parameters = list(self._recommender.dense_parameters().values())
             for each in parameters:

@@ -20,9 +20,11 @@ from ziggurat.core.errors import AlreadyTraining
 from ziggurat.core.files import locked_folder
 from ziggurat.core.memory import explained_out_of_memory, explained_thread_limit
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.statistics import load_features
 from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.features.outside_encoders import check_outside_encoders
+from ziggurat.features.preparation.own_ids import leak_warnings
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.heartbeat import report_lost_ranks
 from ziggurat.parallel.own_random import preserved_random_state
@@ -193,6 +195,9 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
         if split == next(iter(nonempty)):  # one split suffices
             for sentence in collapsed_tasks(metrics, run.experiment):
                 progress.note(sentence)
+    if trainer.world.leads:
+        for warning in leak_warnings(load_features(trainer.dataset.folder)):
+            progress.note(warning)
     stored = {
         split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()
     }

@@ -18,7 +18,6 @@ has changed since.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -242,8 +241,8 @@ class SplitBlocks:
         try:
             with opened(path, DAMAGED) as file:
                 state = _state(file.fileno()), None if self.checksums is None else self.checksums[block]
-                mapped = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            batch = pa.ipc.open_file(pa.BufferReader(mapped)).get_batch(index)
+                mapped = pa.memory_map(f"/proc/self/fd/{file.fileno()}")  # this very file; blocks keep no descriptor
+            batch = pa.ipc.open_file(mapped).get_batch(index)
             if batch.num_rows != rows:
                 raise DAMAGED.of(path, f"block {index} holds {batch.num_rows} rows, the manifest says {rows}")
             if self.checked.get(block) != state:
@@ -332,7 +331,9 @@ def _state(descriptor: int) -> _FileState:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _first_byte(batch: pa.RecordBatch, mapped: pa.Buffer) -> int:
+def _first_byte(batch: pa.RecordBatch, mapped: pa.MemoryMappedFile) -> int:
     """Returns where in the file the first buffer of a block is, for messages."""
+    mapped.seek(0)
+    start = mapped.read_buffer(1).address
     addresses = [buffer.address for column in batch.columns for buffer in column.buffers() if buffer is not None]
-    return min(addresses, default=mapped.address) - mapped.address
+    return min(addresses, default=start) - start

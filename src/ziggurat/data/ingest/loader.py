@@ -66,6 +66,8 @@ class IngestLoader:
         self._seconds, self._segment_rows, self._note = seconds, min(segment_rows, MAX_ROWS), note
         self._credentials = credentials
         self._readers = list(dict.fromkeys(each.address for each in map(self._connection, readers)))
+        self._idle: dict[str, Connection] = {}
+        """Connections between epochs. Readers under attack prefer those from which they know the trainer."""
         self.waited_seconds = 0.0
         """How long the consumer waited for batches, over all epochs that ended or were abandoned."""
 
@@ -83,9 +85,10 @@ class IngestLoader:
 
         Raises:
             ReadersLost: no reader has sent anything for the permitted time.
-            DataError: a reader serves another dataset or has another version.
+            DataError: a reader serves another dataset, has another version, refuses this trainer, or sends something
+                other than was asked for.
         """
-        connections = [self._connection(address) for address in self._readers]
+        connections = [self._idle.pop(address, None) or self._connection(address) for address in self._readers]
         pools = self._local.stream(start.epoch).starts
         pull = Pull(
             connections,
@@ -107,6 +110,7 @@ class IngestLoader:
             self._report_waiting(pull.waited_seconds, time.monotonic() - started)
         finally:
             self.waited_seconds += pull.waited_seconds
+            self._idle |= {each.address: each for each in pull.reusable}
 
     def _report_waiting(self, waited: float, elapsed: float) -> None:
         if waited > max(_REPORTED_WAIT_SECONDS, _REPORTED_WAIT_SHARE * elapsed):

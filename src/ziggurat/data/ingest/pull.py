@@ -61,7 +61,7 @@ class Pull:
     """Runs one thread per reader and collects the arriving batches.
 
     Args:
-        connections: the connections to the readers; closed at the end.
+        connections: the connections to the readers.
         split, order: the stream.
         segments: the segments of the rest of the epoch.
         pools: the position in the stream at which each pool begins.
@@ -93,6 +93,8 @@ class Pull:
         self._last_arrival = 0.0
         self.waited_seconds = 0.0
         """How long the consumer waited for batches."""
+        self.reusable: Sequence[Connection] = ()
+        """After the end, the connections that can be used again."""
 
     def batches(self) -> Generator[Batch]:
         """Yields all batches, in order.
@@ -128,6 +130,8 @@ class Pull:
             for connection, thread in zip(self._connections, threads, strict=True):
                 connection.cancel()
                 thread.join(0.05)
+        ended = [each for each, thread in zip(self._connections, threads, strict=True) if not thread.is_alive()]
+        self.reusable = ended if self._error is None else ()
 
     def _next_batch(self) -> Batch | None:
         with self._changed:
@@ -188,7 +192,6 @@ class Pull:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
-        finally:
             reader.close()
 
     def _warm(self, number: int, reader: Connection, warmed: int) -> int:

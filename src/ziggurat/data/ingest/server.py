@@ -41,12 +41,15 @@ from ziggurat.network.flight_server import Call, GuardedServer
 from ziggurat.network.limits import Limits
 from ziggurat.network.peer import Peer
 from ziggurat.network.refusals import Refused
+from ziggurat.network.reputation import Reputation
+from ziggurat.network.turns import Turns
 
 KEEP_POOLS = 3
 """The pool that most trainers read, the next one, for the fastest trainer, and one for a slow trainer."""
 
 _KEEP_STREAMS = 8
-_LEAST_SLOTS = 4
+_READING = 2
+"""Pools that are read at a time."""
 _MAX_WARMING = 4
 """Requests to prepare a pool that wait at a time; another one is dropped, which costs its trainer time alone."""
 _POOL_BLOCKS = 8
@@ -110,7 +113,9 @@ class IngestServer(GuardedServer):
         self._warming_places = threading.BoundedSemaphore(_MAX_WARMING)
         self._lock = threading.Lock()
         self._rows = 0
-        super().__init__(host, port, access, limits, slots=max(_LEAST_SLOTS, os.cpu_count() or 1))
+        reputation = Reputation()
+        self._reading = Turns(_READING, reputation)
+        super().__init__(host, port, access, limits, len(os.sched_getaffinity(0)), reputation)
 
     @property
     def figures(self) -> tuple[int, int]:
@@ -162,10 +167,14 @@ class IngestServer(GuardedServer):
         if self._served.costly and self._warming_places.acquire(blocking=False):
             self._warming.submit(self._make_pool, stream, ticket.ranges[0].start, call.peer)
 
+    def _load(self, stream: Stream, number: int, peer: Peer) -> None:
+        """Brings a pool to the cache; while one is read, batches of others can be made."""
+        with self._reading.turn(peer):
+            stream.pool(number)
+
     def _make_pool(self, stream: Stream, position: int, peer: Peer) -> None:
         try:
-            with self.turns.turn(peer):
-                stream.pool(stream.pool_at(position))
+            self._load(stream, stream.pool_at(position), peer)
         except DataError as error:
             self.refusals.add(peer, "failed", error.problem)
         finally:
@@ -224,7 +233,12 @@ class IngestServer(GuardedServer):
         return Stream(self._served.splits[split], self._served.schema, order, self._pools, split)
 
     def _batches(self, stream: Stream, ticket: BatchTicket, call: Call) -> Iterator[pa.RecordBatch]:
+        loaded = -1
         for wanted in ticket.ranges:
+            number = stream.pool_at(wanted.start)
+            if number != loaded:
+                self._load(stream, number, call.peer)
+                loaded = number
             with call.making(len(wanted) * self._row_bytes):
                 if call.cancelled:
                     return

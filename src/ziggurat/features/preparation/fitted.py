@@ -16,7 +16,13 @@ from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation.cluster import Cluster, check_visible
-from ziggurat.features.preparation.numeric_fitting import FittedNumbers, fit_numbers, label_rates
+from ziggurat.features.preparation.numeric_fitting import (
+    FittedNumbers,
+    check_weights,
+    fit_numbers,
+    label_rates,
+)
+from ziggurat.features.preparation.own_ids import count_own_ids
 from ziggurat.features.preparation.parts import IdFile, StagedParts
 from ziggurat.features.preparation.table_fitting import FittedTable, fit_table
 from ziggurat.features.preparation.workers import workers
@@ -53,8 +59,9 @@ def fit(
     """Fits all features and saves the transform in ``encoders``; tables are fitted concurrently, here or on a cluster.
 
     Raises:
-        DataError: a label has only one class among the training rows.
+        DataError: a label has only one class among the training rows, or all their weights are 0.
     """
+    check_weights(plan.targets, parts, assignments, plan.data.source.files)
     rates = label_rates(plan.targets, parts, assignments, plan.data.source.files)
     shutil.rmtree(encoders, ignore_errors=True)
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
@@ -90,7 +97,11 @@ class _Work:
 
     def table(self, name: str) -> FittedTable:
         id_files = {column: path for (column, table), path in self.id_files.items() if table == name}
-        return fit_table(self.plan.tables[name], self.parts, self.assignments, id_files, self.encoders)
+        encoding, labels = self.plan.tables[name], [label.name for label in self.plan.targets.labels]
+        fitted = fit_table(encoding, self.parts, self.assignments, id_files, self.encoders)
+        for feature, own_ids in count_own_ids(encoding, labels, self.parts, self.assignments).items():
+            fitted.features[feature] = replace(fitted.features[feature], own_ids=own_ids)
+        return fitted
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import DataError
-from ziggurat.core.schema import label_column
+from ziggurat.core.schema import WEIGHT_COLUMN, label_column
 from ziggurat.core.statistics import FeatureStatistics, NumericStatistics, TableStatistics
 from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import TRAIN, Assignment
@@ -77,6 +77,34 @@ def fit_numbers(plan: Preparation, parts: StagedParts, assignments: Sequence[Ass
                 accesses += np.bincount(ids.astype(np.int64), minlength=chain.table_rows)
             fitted.tables[feature.name] = TableStatistics(feature.name, chain.table_rows, accesses)
     return fitted
+
+
+def check_weights(
+    targets: Targets, parts: StagedParts, assignments: Sequence[Assignment], files: Sequence[str]
+) -> None:
+    """Validates that a training row has a weight above 0: rows of weight 0 alone say nothing to learn.
+
+    Args:
+        targets: the targets; nothing is checked without a weight.
+        parts: the staged parts.
+        assignments: the split of each row, for each part.
+        files: names of the raw files, for the message.
+
+    Raises:
+        DataError: all training rows have weight 0.
+    """
+    if targets.weight is None:
+        return
+    rows = 0
+    for part, assignment in enumerate(assignments):
+        weights = parts.target(part, WEIGHT_COLUMN)[assignment == TRAIN]
+        if weights.any():
+            return
+        rows += len(weights)
+    raise DataError(
+        f"{', '.join(files)}: column {targets.weight!r}: the weights of all {rows:,} training rows are 0",
+        "name another column as data.weight, leave it out, or choose another data.split",
+    )
 
 
 def label_rates(

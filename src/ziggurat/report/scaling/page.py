@@ -107,8 +107,9 @@ def _drawing(sweeps: Sequence[SweepSeries]) -> Html:
         el(
             "p",
             "Log-loss = a + b·x^(−c) over forward FLOPs per example x, weighted by the spread of the seeds. Brackets "
-            "hold the middle 95 % of a bootstrap over seeds. R² is that of the logarithm of the log-loss; it is "
-            "undefined for three sizes, as the law has three constants.",
+            "hold the middle 95 % of a bootstrap, whose draws have the seeds' common deviation and Student's t "
+            "distribution. R² is that of the logarithm of the log-loss; it is undefined for three sizes, as the law "
+            "has three constants.",
             cls="soft",
         ),
     )
