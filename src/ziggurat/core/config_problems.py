@@ -47,7 +47,7 @@ def describe_problems(
     source: str,
     overridden: Collection[Location],
 ) -> str:
-    """Returns a message with one line for each of the first problems. Problems of values from ``--set`` are marked with ``--set``.
+    """Returns a message with one line for each of the first problems; those of values from ``--set`` are marked so.
 
     Args:
         kind: the class that rejected ``values``.
