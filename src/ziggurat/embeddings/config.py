@@ -18,7 +18,7 @@ from ziggurat.optim.rows import RowOptimizerConfig, RowwiseAdagrad
 DIM_MULTIPLE = 4
 """FBGEMM's kernels read and write rows in units of four floats."""
 
-Dim = Annotated[int, pydantic.Field(ge=DIM_MULTIPLE, multiple_of=DIM_MULTIPLE)]
+Dim = Annotated[int, pydantic.Field(ge=DIM_MULTIPLE, le=2**16, multiple_of=DIM_MULTIPLE)]
 
 
 class TableConfig(Config):
@@ -26,7 +26,7 @@ class TableConfig(Config):
 
     dim: Dim | None = None
     """Floats per vector. A table whose dim differs from ``embeddings.dim`` is projected to it by a learned matrix."""
-    vectors: int = pydantic.Field(default=1, ge=1)
+    vectors: int = pydantic.Field(default=1, ge=1, le=2**10)
     """Vectors per row: each feature of the table reaches the model as this many fields. Use more than one for the most
     important features (Wukong, arXiv 2403.02545, section 3.1)."""
     optimizer: RowOptimizerConfig | None = pydantic.Field(default=None, discriminator="name")

@@ -16,7 +16,7 @@ from ziggurat.data.readers.source_files import COMPRESSION, SourceFile, no_permi
 LONGEST_RECORD_BYTES = 64 * 2**20
 """A record longer than this indicates that the file is not of the declared format."""
 
-MOST_EXPANSION, FREE_BYTES = 200, 32 * 2**20
+MOST_EXPANSION, FREE_BYTES = 200, 16 * 2**20
 """A compressed file that has become this many times as large, and more than these bytes, is not read any further. Logs
 become 5 to 30 times as large."""
 
