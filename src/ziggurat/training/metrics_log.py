@@ -38,11 +38,11 @@ class MetricsLog:
 
         self._files, self._path = files, files.folder / METRICS_FILE
         self._keep_until(step)
-        self._file = self._path.open("a", encoding="utf-8")
         board = files.folder / "tensorboard"
         if board.is_symlink():
             raise RunFolderError(f"{board}: is a symbolic link, which is not followed", "delete it")
         self._board = SummaryWriter(str(board), purge_step=step + 1)
+        self._file = self._path.open("a", encoding="utf-8")
 
     def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
         """Writes one record; figures that are not finite are written as null."""
