@@ -15,6 +15,7 @@ from reader_kit import FLOAT, INTEGER, TEXT, Reading, many, read, required, sche
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.blocks import Position
+from ziggurat.data.readers.parquet import reader
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.source import open_source
 
@@ -204,3 +205,11 @@ def test_damaged_files(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(DataError, match=r"log\.parquet: changed while it was being read"):
         read(pages)
+
+
+def test_a_file_that_declares_far_more_than_it_has_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "FREE_BYTES", 2**20)
+    equal = pa.DictionaryArray.from_arrays(pa.array([0] * 10**7, pa.int8()), pa.array([7], pa.int64()))
+    with pytest.raises(DataError, match=r"log\.parquet: its [\d,]+ bytes declare 10,000,000 rows, which would become"):
+        read_table(tmp_path, pa.table({"n": equal}), schema(n=INTEGER))
+    assert len(read_table(tmp_path, pa.table({"n": equal[:10**5]}), schema(n=INTEGER)).rows) == 10**5

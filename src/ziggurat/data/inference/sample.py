@@ -99,6 +99,16 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
         DataError: the files are of several formats, a file cannot be read or holds no rows, or a CSV header is not
             UTF-8, names a column twice, or leaves a column without a name.
     """
+    try:
+        return _sample(files, limit_bytes)
+    except csv.Error as error:
+        raise DataError(
+            f"{files[0].path}: the first lines cannot be read as CSV: {error}",
+            "check that it is a text file of records",
+        ) from error
+
+
+def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
     formats = {file.path: detect_format(file) for file in files}
     if len(set(formats.values())) > 1:
         listed = ", ".join(f"{path.name} ({kind})" for path, kind in formats.items())

@@ -24,6 +24,8 @@ from ziggurat.core.errors import DataError, EnvironmentMismatch
 from ziggurat.core.files import explained_writes
 
 ArchiveKind = Literal["wheel", "sdist"]
+MAX_MEMBER_BYTES = 2**30
+"""Most that is unpacked of a member; the members of the known archives are far smaller."""
 
 
 def fetch_archive(requirement: str, kind: ArchiveKind, folder: Path) -> Path:
@@ -117,9 +119,11 @@ class _Members:
 
 
 def _copy_hashed(stream: IO[bytes], target: Path) -> str:
-    digest = hashlib.sha256()
+    """Returns the SHA-256 of what is copied; stops after :data:`MAX_MEMBER_BYTES`, with another SHA-256 then."""
+    digest, left = hashlib.sha256(), MAX_MEMBER_BYTES
     with stream, target.open("wb") as sink:
-        while chunk := stream.read(1 << 20):
+        while left > 0 and (chunk := stream.read(1 << 20)):
+            left -= len(chunk)
             digest.update(chunk)
             sink.write(chunk)
     return digest.hexdigest()

@@ -22,6 +22,9 @@ from ziggurat.data.readers.source_files import SourceFile, no_permission
 
 _MOST_ROWS = 2**17
 _LEAST_CELL_BYTES = 8
+MOST_EXPANSION, FREE_BYTES = 2000, 256 * 2**20
+"""A file whose cells would become this many times as large, and more than these bytes, is not read. Columns of few
+values become some 60 times as large."""
 
 
 class ParquetSource(CellsConfig):
@@ -191,6 +194,13 @@ def _check_columns(file: SourceFile, parquet: pq.ParquetFile, schema: RawSchema)
     found = parquet.schema_arrow
     if parquet.metadata.num_rows == 0:
         raise DataError(f"{file.path}: the file holds no rows", "remove it from `files`, or write it anew")
+    cells_bytes = parquet.metadata.num_rows * _LEAST_CELL_BYTES * len(schema.columns)
+    if cells_bytes > max(FREE_BYTES, MOST_EXPANSION * file.size_bytes):
+        raise DataError(
+            f"{file.path}: its {file.size_bytes:,} bytes declare {parquet.metadata.num_rows:,} rows, which would "
+            f"become {cells_bytes:,} bytes; at most {MOST_EXPANSION} times as many are read",
+            "if its content is right, write it without compression and dictionaries",
+        )
     for column in schema.columns:
         indices = found.get_all_field_indices(column.name)
         if not indices:
