@@ -22,7 +22,7 @@ from ziggurat.data.readers.source_files import SourceFile, no_permission
 
 _MOST_ROWS = 2**17
 _LEAST_CELL_BYTES = 8
-MOST_EXPANSION, FREE_BYTES = 2000, 256 * 2**20
+MOST_EXPANSION, FREE_BYTES = 500, 256 * 2**20
 """A file whose cells would become this many times as large, and more than these bytes, is not read. Columns of few
 values become some 60 times as large."""
 
