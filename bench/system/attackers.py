@@ -1,7 +1,7 @@
 """Clients that attack a reader: `python -m bench.system.attackers KIND ADDRESS`, with a good ticket on stdin.
 
-Each prints a line after its first request, attacks until its stdin is closed, and then prints how many requests it has
-made, and how many were answered.
+Each prints a line, attacks until its stdin is closed, and then prints how many requests it has made, and how many were
+answered.
 It imports nothing but Arrow, so that it starts at once and needs little memory.
 """
 
@@ -111,10 +111,9 @@ def main() -> None:
     stop = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
     made = answered = 0
+    print("attacking", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         for was_answered in ATTACKS[kind](address, ticket, stop):
-            if not made:
-                print("attacking", flush=True)
             made += 1
             answered += was_answered
     print(json.dumps({"made": made, "answered": answered}), flush=True)

@@ -46,7 +46,7 @@ from ziggurat.training import api
 ATTACKERS = ("bad_json", "bad_json", "bad_json", "many_ranges", "malformed", "stalled")
 MINUTES, QUIET_SHARE = 5.0, 0.2
 """Minutes of attacks, and the minutes before and after them as a share of that."""
-QUICK_S = 4.0
+QUICK_S = 2.0
 CLIENTS = 2
 BATCH_SIZE = 1024
 COLUMNS, TABLE_ROWS = 26, 2_000
@@ -264,7 +264,7 @@ def _attackers(address: str, ticket: str, cores: list[int]) -> Generator[list[tu
             stdin.flush()
         for process in processes:
             out: Any = process.stdout
-            out.readline()  # it has made its first request
+            out.readline()  # it begins
         yield counts
         for kind, process in zip(ATTACKERS, processes, strict=True):
             last, _ = process.communicate(timeout=120)

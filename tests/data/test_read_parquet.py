@@ -212,4 +212,4 @@ def test_a_file_that_declares_far_more_than_it_has_is_refused(tmp_path: Path, mo
     equal = pa.DictionaryArray.from_arrays(pa.array([0] * 10**7, pa.int8()), pa.array([7], pa.int64()))
     with pytest.raises(DataError, match=r"log\.parquet: its [\d,]+ bytes declare 10,000,000 rows, which would become"):
         read_table(tmp_path, pa.table({"n": equal}), schema(n=INTEGER))
-    assert len(read_table(tmp_path, pa.table({"n": equal[:10**5]}), schema(n=INTEGER)).rows) == 10**5
+    assert len(read_table(tmp_path, pa.table({"n": equal[: 10**5]}), schema(n=INTEGER)).rows) == 10**5

@@ -38,12 +38,14 @@ class _Connection:
         active_at: when it last made a call, or was accepted.
         accounted: bytes that belong to its calls.
         unread: bytes received that do not.
+        large_since: since when these are more than a request; None: they are not.
     """
 
     inode: int
     active_at: float
     accounted: int = 0
     unread: int = 0
+    large_since: float | None = None
 
 
 class Connections:
@@ -94,10 +96,12 @@ class Connections:
                 if connection is None or connection.inode not in {0, inode}:
                     connection = self._known[peer] = _Connection(inode, now)
                 connection.inode = inode
-                before, connection.unread = connection.unread, max(0, received - connection.accounted)
-                unread = connection.unread
+                unread = connection.unread = max(0, received - connection.accounted)
+                is_large = unread > limits.unread_bytes
+                connection.large_since = (connection.large_since or now) if is_large else None
             seen[peer] = connection
-            if unread > limits.burst_bytes or min(before, unread) > limits.unread_bytes:
+            is_slow = connection.large_since is not None and now - connection.large_since >= limits.unread_s
+            if unread > limits.burst_bytes or is_slow:
                 self._log.add(peer, "flood", f"sent {unread:,} bytes that are no complete request; connection closed")
                 _shut_down(found)
                 connection.unread = 0

@@ -22,8 +22,9 @@ class Limits:
         refusal_pause_s: seconds after which a bad request is answered, and as many again for each 4 MiB of it, so that
             a client that only sends those gets little of the server's time.
         connections: open connections; half of them from one host.
-        unread_bytes: what a connection may have sent that is no complete request, for a tenth of a second and longer.
-        burst_bytes: the same, at any moment.
+        unread_bytes: what a connection may have sent that is no complete request.
+        unread_s: seconds for which it may be more.
+        burst_bytes: how much it may be at any moment.
         all_unread_bytes: the same, for all connections together.
     """
 
@@ -38,6 +39,7 @@ class Limits:
     refusal_pause_s: float = 1.0
     connections: int = 1024
     unread_bytes: int = 4 * 2**20
+    unread_s: float = 1.0
     burst_bytes: int = 32 * 2**20
     all_unread_bytes: int = 128 * 2**20
 

@@ -128,8 +128,9 @@ class Pull:
         deadline = time.monotonic() + _CLOSE_SECONDS
         while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
             for connection, thread in zip(self._connections, threads, strict=True):
-                connection.cancel()
-                thread.join(0.05)
+                thread.join(0.05)  # enough for the end of an answer that has arrived
+                if thread.is_alive():
+                    connection.cancel()
         ended = [each for each, thread in zip(self._connections, threads, strict=True) if not thread.is_alive()]
         self.reusable = ended if self._error is None else ()
 
@@ -184,6 +185,8 @@ class Pull:
                             return
                     pause = _FIRST_PAUSE
                 except LOST as error:
+                    if self._closed:  # it was cancelled
+                        return
                     reader.close()
                     self._mark_lost(reader, segment, error)
                     self._pause(pause)
