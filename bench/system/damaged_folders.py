@@ -16,8 +16,8 @@ import pyarrow as pa
 import ziggurat
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.dataset import SPLITS, Dataset
-from ziggurat.training.metrics_log import read_metrics_log
-from ziggurat.training.run import Run
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.run import Run
 
 ROWS, QUICK_ROWS = 1200, 300
 NEVER_READ = ("tensorboard/", "lock", ".lock", "quarantine.jsonl")

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from ziggurat.training.experiment import Experiment, json_schema, to_yaml
     from ziggurat.training.ingest import ingest
     from ziggurat.training.placement.kernel_benchmark import measure as measure_lookups
-    from ziggurat.training.run import Run
+    from ziggurat.training.run_folder.run import Run
     from ziggurat.training.scaling.result import ScaleResult
     from ziggurat.training.scaling.sweep import Scaled, scale
     from ziggurat.verification.verify import verify
@@ -185,7 +185,7 @@ _SOURCES: dict[str, str] = {
     "Predictor": _API,
     "PredictorClosed": _ERRORS,
     "ReadersLost": _ERRORS,
-    "Run": "ziggurat.training.run",
+    "Run": "ziggurat.training.run_folder.run",
     "RunFolderError": _ERRORS,
     "ScaleResult": "ziggurat.training.scaling.result",
     "Scaled": "ziggurat.training.scaling.sweep",

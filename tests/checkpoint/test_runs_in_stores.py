@@ -15,7 +15,7 @@ from ziggurat.core.config import parse_config
 from ziggurat.core.errors import RunFolderError
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.run import Run, open_run
+from ziggurat.training.run_folder.run import Run, open_run
 
 
 @pytest.fixture

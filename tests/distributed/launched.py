@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ziggurat.training.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
 
 SECONDS = 240
 

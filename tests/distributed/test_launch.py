@@ -16,7 +16,7 @@ import pytest
 
 from tests.distributed.launched import LONG, SECONDS, ended, figures, rank_at, run, start
 from ziggurat.report.gather import report_run
-from ziggurat.training.run import open_run
+from ziggurat.training.run_folder.run import open_run
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.core.config import parse_config
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
 
 TABLES = {"item": {"sharding": "row_wise"}, "user": {"sharding": "table_wise", "ranks": [1]}}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ziggurat.training.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (

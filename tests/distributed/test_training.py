@@ -23,7 +23,7 @@ from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.plan import Plan
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
 
 STEPS = 100
 ORDERED: dict[str, Any] = {

@@ -18,10 +18,10 @@ from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.training import api
 from ziggurat.training.averaged import NORM_BATCHES
-from ziggurat.training.metrics_log import read_metrics_log
 from ziggurat.training.process_group import process_group
 from ziggurat.training.recommender import assemble
 from ziggurat.training.recommender_state import restore
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
 
 MODEL: dict[str, Any] = {"name": "dcn_v2", "cross_layers": 2, "deep": {"hidden": [32], "norm": "batch", "dropout": 0.1}}
 

@@ -18,9 +18,9 @@ from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment, to_yaml
-from ziggurat.training.metrics_log import read_metrics_log
 from ziggurat.training.placement.batch_needs import max_ids_per_table
 from ziggurat.training.prediction.predictor import Predictor
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
 
 USERS, ITEMS, ROWS = 1500, 2500, 3000
 STEPS = 40

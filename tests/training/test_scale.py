@@ -20,8 +20,8 @@ from ziggurat.core.progress import Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
-from ziggurat.training.metrics_log import read_metrics_log
-from ziggurat.training.run import open_run
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.scaling.model_sizes import Size, listed_experiments, size_of
 from ziggurat.training.scaling.result import RunResult, ScaleResult, SizeResult
 from ziggurat.training.scaling.runs import examples_seen

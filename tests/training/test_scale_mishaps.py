@@ -14,7 +14,7 @@ from tests.training.test_scale import sizes_file as sizes_file
 from ziggurat.core.errors import ConfigError, DivergedError, RunFolderError
 from ziggurat.core.files import locked_folder
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.run import open_run
+from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.scaling.result import ScaleResult
 from ziggurat.training.scaling.sweep import scale
 

@@ -22,7 +22,7 @@ from ziggurat.core.files import locked_folder
 from ziggurat.core.sealed import sealed
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
-from ziggurat.training.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
 
 MODELS: list[dict[str, Any]] = [
     {"name": "logistic_regression"},

@@ -20,7 +20,7 @@ from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.transform import Transform
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.run_files import RunFiles
+from ziggurat.training.run_folder.run_files import RunFiles
 
 OLD = {"max_steps": 20, "evaluate_every": 10}
 

@@ -15,7 +15,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.training import api
-from ziggurat.training.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
 
 STEPS = 12
 

@@ -20,9 +20,9 @@ from ziggurat.report.baselines.store import BASELINES_FILE, BaselineStore, read_
 from ziggurat.report.inputs import ComparisonRow
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.metrics_log import missing_records, read_metrics_log
 from ziggurat.training.placement.plan_resolution import read_plan, read_ranks
-from ziggurat.training.run import open_run
+from ziggurat.training.run_folder.metrics_log import missing_records, read_metrics_log
+from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.warm_start.load import warm_started
 
 ROWS = 600

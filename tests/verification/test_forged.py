@@ -17,7 +17,7 @@ from damage_kit import used_dataset, used_run
 
 from ziggurat.core.errors import ZigguratError
 from ziggurat.core.sealed import SEAL, sealed
-from ziggurat.training.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
 from ziggurat.training.scaling.result import ScaleResult
 from ziggurat.verification.verify import verify
 

@@ -16,7 +16,7 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.row_order import FrequencyRanks
 from ziggurat.training.placement.plan_resolution import read_plan, row_ranks
 from ziggurat.training.process_group import process_group
-from ziggurat.training.run import open_run
+from ziggurat.training.run_folder.run import open_run
 from ziggurat.verification.verify import verify
 
 

@@ -17,7 +17,7 @@ import ziggurat
 from ziggurat.cli.main import app
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.sealed import SEAL, sealed, write_sealed_json
-from ziggurat.training.run import open_run
+from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.scaling.model_sizes import Size
 from ziggurat.training.scaling.result import RunResult, ScaleResult, SizeResult
 

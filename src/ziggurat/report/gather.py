@@ -43,10 +43,10 @@ from ziggurat.report.plan.rows import format_ranks
 from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
-from ziggurat.training.metrics_log import missing_records, read_metrics_log
 from ziggurat.training.placement.plan_resolution import read_plan
-from ziggurat.training.run import Run, open_run
-from ziggurat.training.run_files import PLAN_FILE, read_environment
+from ziggurat.training.run_folder.metrics_log import missing_records, read_metrics_log
+from ziggurat.training.run_folder.run import Run, open_run
+from ziggurat.training.run_folder.run_files import PLAN_FILE, read_environment
 from ziggurat.training.warm_start.load import warm_started
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")

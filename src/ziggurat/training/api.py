@@ -15,7 +15,7 @@ from ziggurat.training.prediction.files import Predicted, predict_files
 from ziggurat.training.prediction.predictor import Predictor, predict
 from ziggurat.training.prediction.swappable import SwappablePredictor
 from ziggurat.training.preparation import prepare, prepared_folder
-from ziggurat.training.run import open_run as load_run
+from ziggurat.training.run_folder.run import open_run as load_run
 from ziggurat.training.train import Outcome, train
 
 __all__ = [

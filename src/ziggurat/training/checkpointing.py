@@ -23,7 +23,7 @@ from ziggurat.parallel.world import World
 from ziggurat.training.averaged import AveragedWeights
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.recommender_state import dense_state, resume, table_shapes
-from ziggurat.training.run import Run
+from ziggurat.training.run_folder.run import Run
 from ziggurat.training.train_state import TrainState
 
 

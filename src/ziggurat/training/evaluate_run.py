@@ -16,7 +16,7 @@ from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.open_recommender import open_recommender
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
-from ziggurat.training.run import Run, open_run
+from ziggurat.training.run_folder.run import Run, open_run
 
 
 def evaluate(

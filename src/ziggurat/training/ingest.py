@@ -24,8 +24,8 @@ from ziggurat.network.access import Access, check_exposure
 from ziggurat.network.limits import Limits
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.preparation import prepare, prepared_folder
-from ziggurat.training.run import open_run
-from ziggurat.training.run_files import DATASET_FILE
+from ziggurat.training.run_folder.run import open_run
+from ziggurat.training.run_folder.run_files import DATASET_FILE
 
 _LAST_PORT = 65_535
 

@@ -32,9 +32,9 @@ from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.batch_source import training_loader
 from ziggurat.training.checkpointing import Checkpointing
 from ziggurat.training.loss import LossWindow
-from ziggurat.training.metrics_log import MetricsLog, NoMetricsLog, open_metrics_log
 from ziggurat.training.recommender import Recommender
-from ziggurat.training.run import Run
+from ziggurat.training.run_folder.metrics_log import MetricsLog, NoMetricsLog, open_metrics_log
+from ziggurat.training.run_folder.run import Run
 from ziggurat.training.signals import StopRequest
 from ziggurat.training.step import Stepper, StepWork, prefetched_batches
 from ziggurat.training.train_state import TrainState

@@ -22,7 +22,7 @@ from ziggurat.parallel.world import World
 from ziggurat.training.placement.plan_resolution import device_kind, offload_folder, resolve_plan, row_ranks
 from ziggurat.training.recommender import Recommender, assemble
 from ziggurat.training.recommender_state import restore_from
-from ziggurat.training.run import Run
+from ziggurat.training.run_folder.run import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from ziggurat.training.open_recommender import open_recommender
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender_state import restore_from
-from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume, write_results
+from ziggurat.training.run_folder.run import Run, attach_dataset, check_run_folder, create_or_resume, write_results
 from ziggurat.training.warm_start.load import check_warm_start
 
 _LESS_MEMORY = (

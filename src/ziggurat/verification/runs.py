@@ -11,10 +11,10 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress
 from ziggurat.planning.quantities import format_bytes
 from ziggurat.report.baselines.store import BASELINES_FILE, read_baselines
-from ziggurat.training.metrics_log import missing_records, read_metrics_log
 from ziggurat.training.placement.plan_resolution import read_plan, read_ranks
-from ziggurat.training.run import Run, open_run
-from ziggurat.training.run_files import (
+from ziggurat.training.run_folder.metrics_log import missing_records, read_metrics_log
+from ziggurat.training.run_folder.run import Run, open_run
+from ziggurat.training.run_folder.run_files import (
     CONFIG_FILE,
     DAMAGED,
     DATASET_FILE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ziggurat.core.errors import ZigguratError
 from ziggurat.core.progress import Progress
-from ziggurat.training.run import SWEEP_FILE, open_run
+from ziggurat.training.run_folder.run import SWEEP_FILE, open_run
 from ziggurat.training.scaling.json_values import REWRITE
 from ziggurat.training.scaling.result import ScaleResult
 from ziggurat.verification.findings import Findings

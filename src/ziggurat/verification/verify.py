@@ -10,8 +10,8 @@ from ziggurat.checkpoint.reader import FOLDER
 from ziggurat.core.errors import RunFolderError, nearest
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.manifest import MANIFEST_FILE, SPLITS
-from ziggurat.training.run import SWEEP_FILE
-from ziggurat.training.run_files import CONFIG_FILE, DATASET_FILE, ENVIRONMENT_FILE, METRICS_FILE
+from ziggurat.training.run_folder.run import SWEEP_FILE
+from ziggurat.training.run_folder.run_files import CONFIG_FILE, DATASET_FILE, ENVIRONMENT_FILE, METRICS_FILE
 from ziggurat.verification.datasets import verify_dataset
 from ziggurat.verification.findings import Findings, Kind, Verified
 from ziggurat.verification.runs import verify_checkpoints, verify_run

@@ -33,7 +33,7 @@ from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
 from ziggurat.training.placement.problem import planning_input
 from ziggurat.training.placement.topology import resolve_topology
-from ziggurat.training.run_files import PLAN_FILE, ROW_ORDER_FILE, RunFiles, damage_of
+from ziggurat.training.run_folder.run_files import PLAN_FILE, ROW_ORDER_FILE, RunFiles, damage_of
 
 
 def resolve_plan(

@@ -19,7 +19,7 @@ from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.prediction.pass_through import PassThrough, open_pass_through
 from ziggurat.training.prediction.predictor import Predictor
 from ziggurat.training.prediction.table_output import Output, output_suffix
-from ziggurat.training.run import Run
+from ziggurat.training.run_folder.run import Run
 
 
 @dataclass(frozen=True, slots=True)

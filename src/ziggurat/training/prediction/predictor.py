@@ -33,7 +33,7 @@ from ziggurat.training.prediction.rows_in_memory import Table, to_arrow
 from ziggurat.training.prediction.users import Users
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender import Recommender
-from ziggurat.training.run import Run, open_run
+from ziggurat.training.run_folder.run import Run, open_run
 
 LARGE_BYTES = 16 * 2**20
 """Bytes of a model that are freed at once when it is closed, at the price of a garbage collection of .1 to .2 s; a

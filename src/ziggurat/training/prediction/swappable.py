@@ -17,7 +17,7 @@ from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.training.prediction.predictor import Predictor, ScoredBlock
 from ziggurat.training.prediction.rows_in_memory import Table
 from ziggurat.training.process_group import refuse_fork
-from ziggurat.training.run import Run
+from ziggurat.training.run_folder.run import Run
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from ziggurat.core.errors import RunFolderError, shorten
 from ziggurat.core.sealed import unsealed
 from ziggurat.core.untrusted import Damage, read_json_object
 from ziggurat.metrics.power_law import PowerLawFit
-from ziggurat.training.run import SWEEP_FILE
+from ziggurat.training.run_folder.run import SWEEP_FILE
 
 FORMAT_VERSION = 2
 _READABLE_VERSIONS = (1, 2)

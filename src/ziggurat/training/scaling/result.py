@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ziggurat.core.sealed import declared, write_sealed_json
 from ziggurat.metrics.power_law import PowerLawFit, fit_power_law
-from ziggurat.training.run import SWEEP_FILE
+from ziggurat.training.run_folder.run import SWEEP_FILE
 from ziggurat.training.scaling.json_values import (
     FORMAT_VERSION,
     REWRITE,

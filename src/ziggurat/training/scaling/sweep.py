@@ -20,7 +20,7 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.preparation import prepare
-from ziggurat.training.run import SWEEP_FILE, Run
+from ziggurat.training.run_folder.run import SWEEP_FILE, Run
 from ziggurat.training.scaling.model_sizes import (
     SizedExperiment,
     grown_experiments,

@@ -30,8 +30,8 @@ from ziggurat.training.config import WarmStart
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.recommender_state import restore_optimizer, table_shapes
-from ziggurat.training.run import Run
-from ziggurat.training.run_files import WARM_START_FILE, damage_of
+from ziggurat.training.run_folder.run import Run
+from ziggurat.training.run_folder.run_files import WARM_START_FILE, damage_of
 from ziggurat.training.warm_start.checks import check_dense, check_optimizer, check_tables, rescaled, tables_to_take
 from ziggurat.training.warm_start.rows import RowTransfer, take_rows
 from ziggurat.training.warm_start.source import KEY, WarmStartSource, fitted_tables

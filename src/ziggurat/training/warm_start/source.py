@@ -15,7 +15,7 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.features.assemble import encoded_schema
 from ziggurat.features.matching import FittedTables
 from ziggurat.training.config import WarmStart
-from ziggurat.training.run import Run, open_run
+from ziggurat.training.run_folder.run import Run, open_run
 
 KEY = "training.warm_start"
 Shapes = Mapping[str, tuple[int, ...]]

@@ -1,7 +1,7 @@
 """Opens, creates and checks run folders.
 
 A run folder contains its config, data, library versions and progress. Its files are sealed, and say which run they
-belong to (:mod:`ziggurat.training.run_files`):
+belong to (:mod:`ziggurat.training.run_folder.run_files`):
 
 ``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (folder of the prepared data, its fingerprint, and
 the checksum of the encoders) · ``plan.json`` · ``row_order.safetensors`` (if the plan orders rows) · ``encoders/`` ·
@@ -39,8 +39,8 @@ from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE
 from ziggurat.features.saved_transform import copy_transform, transform_checksum
 from ziggurat.features.transform import Transform
 from ziggurat.training.experiment import Experiment, differing_keys, parse_experiment, to_yaml
-from ziggurat.training.metrics_log import read_metrics_log
-from ziggurat.training.run_files import (
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.run_files import (
     CONFIG_FILE,
     DATASET_FILE,
     ENVIRONMENT_FILE,

@@ -12,7 +12,7 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import atomic_file, explained_writes
 from ziggurat.core.sealed import SEAL, declared
 from ziggurat.core.untrusted import Damage, opened
-from ziggurat.training.run_files import METRICS_FILE, RunFiles, check_line
+from ziggurat.training.run_folder.run_files import METRICS_FILE, RunFiles, check_line
 
 _DAMAGED = Damage(
     RunFolderError,
