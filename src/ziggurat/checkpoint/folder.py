@@ -16,6 +16,7 @@ from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.open_checkpoint import open_checkpoint
 from ziggurat.checkpoint.reader import FOLDER, CheckpointReader, folder_of
 from ziggurat.checkpoint.store.claim import recorded_writer
+from ziggurat.checkpoint.store.object_store import open_store
 from ziggurat.checkpoint.store.store import LINK_HINT, LocalStore, Store, Unreachable
 from ziggurat.checkpoint.store.writer_identity import Owner
 from ziggurat.checkpoint.verified_files import read_manifest
@@ -41,12 +42,14 @@ class CheckpointFolder:
     :meth:`prune` keeps the best one, the newest ``keep``, and the checkpoints that these need; it deletes the others.
 
     Args:
-        store: the store of the checkpoints, or their local folder.
+        store: the store of the checkpoints, or their local folder; as a text also the URL of a store.
         keep: how many of the newest checkpoints :meth:`prune` keeps.
         run_id: the run that writes or deletes here; checkpoints of another run are then never deleted. Empty: unknown.
     """
 
-    def __init__(self, store: Store | Path, keep: int = 2, run_id: str = "") -> None:
+    def __init__(self, store: Store | str | Path, keep: int = 2, run_id: str = "") -> None:
+        if isinstance(store, str):
+            store = open_store(store)
         self.store: Store = LocalStore(store) if isinstance(store, Path) else store
         self._keep, self.run_id = keep, run_id
 

@@ -183,15 +183,9 @@ def prune_command(
     from ziggurat.checkpoint.inspect.pruning import prune
     from ziggurat.cli import checkpoint_tables
     from ziggurat.cli.progress import console_progress
-    from ziggurat.core.errors import RunFolderError
 
-    if "://" in run:
-        raise RunFolderError(
-            f"{run}: is a store, but only a run's folder says which checkpoints belong to it",
-            "give the run's folder, whose config names the store",
-        )
     with console_progress() as progress:
-        found = prune(Path(run), keep, dry_run=dry_run, progress=progress)
+        found = prune(run, keep, dry_run=dry_run, progress=progress)
     _print_json(found, dry_run=dry_run) if as_json else checkpoint_tables.print_pruned(found, dry_run)
 
 

@@ -54,7 +54,7 @@ SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
 def report_run(
     run: Run | str | Path,
-    out: Path | None = None,
+    out: str | Path | None = None,
     *,
     checkpoint: str = "best",
     baselines: bool = True,
@@ -78,7 +78,7 @@ def report_run(
     """
     progress = progress or Silent()
     opened = run if isinstance(run, Run) else open_run(run)
-    path = out or opened.folder / "report.html"
+    path = opened.folder / "report.html" if out is None else Path(out)
     check_file_target(path)
     step = opened.checkpoints.resolve(checkpoint)
     dataset = opened.dataset(prepared)

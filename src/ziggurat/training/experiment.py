@@ -146,14 +146,14 @@ class Experiment(Config):
 
 
 def load_experiment(
-    path: str | Path, overrides: Sequence[str] = (), data_folder: str | Path | None = None
+    path: str | Path, overrides: str | Sequence[str] = (), data_folder: str | Path | None = None
 ) -> Experiment:
     """Reads an experiment from a YAML file.
 
     Args:
         path: the YAML file.
-        overrides: overrides ``a.b=c``, as after ``--set``. Values are read as YAML; list items are addressed by
-            position or name.
+        overrides: one override ``a.b=c``, or several, as after ``--set``. Values are read as YAML; list items are
+            addressed by position or name.
         data_folder: a folder that replaces ``data.folder``.
 
     Raises:
@@ -161,7 +161,8 @@ def load_experiment(
     """
     path = Path(path)
     values = _read_yaml(path)
-    overridden = {set_by_path(values, *_key_and_value(override)) for override in overrides}
+    given = [overrides] if isinstance(overrides, str) else overrides
+    overridden = {set_by_path(values, *_key_and_value(override)) for override in given}
     if data_folder is not None:
         set_by_path(values, "data.folder", str(data_folder))
     _check_plain(values, str(path))
@@ -174,6 +175,15 @@ def load_experiment(
         source = "--set " if from_override else f"{path}: "
         raise ConfigError(f"{source}{error.problem}", error.hint) from None
     return experiment
+
+
+def as_experiment(experiment: Experiment | str | Path) -> Experiment:
+    """Returns an experiment itself, or the one in a YAML file.
+
+    Raises:
+        ConfigError: as :func:`load_experiment`.
+    """
+    return experiment if isinstance(experiment, Experiment) else load_experiment(experiment)
 
 
 def parse_experiment(text: bytes, path: Path) -> Experiment:

@@ -22,7 +22,7 @@ from ziggurat.features.raw_blocks import open_raw
 from ziggurat.features.raw_index import index_raw
 from ziggurat.network.access import Access, check_exposure
 from ziggurat.network.limits import Limits
-from ziggurat.training.experiment import Experiment
+from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare, prepared_folder
 from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.run_folder.run_files import DATASET_FILE
@@ -31,14 +31,14 @@ _LAST_PORT = 65_535
 
 
 def ingest(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     *,
     prepared: str | Path | None = None,
     raw: bool = False,
     host: str = "127.0.0.1",
     port: int = 0,
     readers: int = 1,
-    address_file: Path | None = None,
+    address_file: str | Path | None = None,
     access: Access = Access(),  # noqa: B008 - immutable
     limits: Limits = Limits(),  # noqa: B008 - immutable
     listening: Callable[[Sequence[str]], None] = lambda addresses: None,
@@ -47,7 +47,7 @@ def ingest(
     """Serves batches until an exception, such as that of a signal; prepares the dataset first if needed.
 
     Args:
-        experiment: the config; its ``data`` and ``features`` sections count.
+        experiment: the config, or its YAML file; its ``data`` and ``features`` sections count.
         prepared: folder of the encoded dataset; default as in :func:`ziggurat.prepare`. With ``raw``, the folder of a
             dataset or run whose encoders are used.
         raw: whether to encode blocks from the raw files on request; the encoded dataset need not exist.
@@ -72,9 +72,11 @@ def ingest(
             "choose a lower --port, or 0 for free ports",
         )
     check_exposure(host, access)
+    experiment = as_experiment(experiment)
     progress = progress or Silent()
-    if address_file is not None:
-        address_file.unlink(missing_ok=True)  # left by readers that were killed
+    addresses = None if address_file is None else Path(address_file)
+    if addresses is not None:
+        addresses.unlink(missing_ok=True)  # left by readers that were killed
     folder = None if prepared is None else Path(prepared)
     if raw:
         served = _from_raw(experiment, folder, progress)
@@ -82,7 +84,7 @@ def ingest(
         served = functools.partial(open_prepared, prepare(experiment, folder, progress).folder.resolve())
     with (
         ReaderProcesses(served, host, port, readers, access, limits) as processes,
-        _published_addresses(processes.addresses, address_file),
+        _published_addresses(processes.addresses, addresses),
     ):
         listening(processes.addresses)
         processes.watch(progress)

@@ -11,11 +11,11 @@ from ziggurat.features.preparation.own_ids import leak_warnings
 from ziggurat.features.preparation.prepare import dataset_fingerprint
 from ziggurat.features.preparation.prepare import prepare as prepare_dataset
 from ziggurat.features.preparation.ray_cluster import RayCluster
-from ziggurat.training.experiment import Experiment
+from ziggurat.training.experiment import Experiment, as_experiment
 
 
 def prepare(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     folder: str | Path | None = None,
     progress: Progress | None = None,
     *,
@@ -26,7 +26,7 @@ def prepare(
     Histories that seem to tell the label (:mod:`~ziggurat.features.preparation.own_ids`) are noted in either case.
 
     Args:
-        experiment: the experiment; its ``data`` and ``features`` sections decide the dataset.
+        experiment: the experiment, or its YAML file; its ``data`` and ``features`` sections decide the dataset.
         folder: folder of the dataset; default ``prepared/NAME-xxxxxxxx``, which ends in a digest of these sections and
             the raw files.
         progress: where to show progress.
@@ -36,6 +36,7 @@ def prepare(
         DataError, ConfigError, FeatureError: bad input, named by file, line, column and value.
         EnvironmentMismatch, WorkersLost: Ray is not installed or not reachable; workers die repeatedly.
     """
+    experiment = as_experiment(experiment)
     chosen, progress = prepared_folder(experiment) if folder is None else Path(folder), progress or Silent()
     cluster = None if ray is None else RayCluster(ray)
     dataset = Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress, cluster))

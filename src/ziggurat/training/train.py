@@ -31,7 +31,7 @@ from ziggurat.parallel.own_random import preserved_random_state
 from ziggurat.training.batch_source import dataset_of_readers
 from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate import evaluate_split
-from ziggurat.training.experiment import Experiment
+from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.loop import Trainer
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.open_recommender import open_recommender
@@ -65,7 +65,7 @@ class Outcome:
 
 
 def train(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     run_folder: str | Path | None = None,
     *,
     prepared: str | Path | None = None,
@@ -79,7 +79,7 @@ def train(
     (torch, numpy, Python) is afterwards what it was before.
 
     Args:
-        experiment: the config.
+        experiment: the config, or its YAML file.
         run_folder: the run folder; default ``runs/NAME``.
         prepared: folder of the encoded dataset; default as in :func:`prepare`. With readers, the folder for the copy of
             their dataset, without training rows; default: ``dataset`` in the run folder.
@@ -91,6 +91,7 @@ def train(
         ZigguratError: bad input, a run folder of another config, a full disk, exhausted memory, a diverging loss.
     """
     check_engine()
+    experiment = as_experiment(experiment)
     experiment.check()
     progress = progress or Silent()
     folder = Path("runs") / experiment.name if run_folder is None else Path(run_folder)

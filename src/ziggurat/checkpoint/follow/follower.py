@@ -84,7 +84,7 @@ class Follower:
 
     def __init__(
         self,
-        folder: CheckpointFolder | Path | Store,
+        folder: CheckpointFolder | str | Path | Store,
         tables: Mapping[str, Tensor] | Collection[str] | None = None,
         *,
         groups: Collection[str] = ("dense",),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.whole_file import TensorDescription, create
+from ziggurat.checkpoint.inspect.run_folders import open_folder
 from ziggurat.checkpoint.open_checkpoint import open_checkpoint
 from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, CheckpointReader
 from ziggurat.checkpoint.store.store import LocalStore
@@ -47,9 +48,9 @@ class Consolidated:
 
 
 def gather(
-    folder: CheckpointFolder,
+    folder: CheckpointFolder | str | Path,
     which: str | int,
-    out: Path,
+    out: str | Path,
     *,
     optimizer: bool = False,
     progress: Progress | None = None,
@@ -57,7 +58,7 @@ def gather(
     """Writes the checkpoint ``which`` to the file ``out``, atomically.
 
     Args:
-        folder: the checkpoints.
+        folder: the checkpoints, or what :func:`ziggurat.open_checkpoints` takes.
         which: ``best``, ``last`` or a step.
         out: path with the suffix ``.safetensors``. A file that an earlier call has written there is replaced.
         optimizer: whether to include optimizer states.
@@ -67,8 +68,9 @@ def gather(
         RunFolderError: there is no such checkpoint, or it is damaged.
         DataError: ``out`` has another suffix, is any other existing file, or cannot be written.
     """
-    progress = progress or Silent()
+    progress, out = progress or Silent(), Path(out)
     check_out(out)
+    folder = open_folder(folder)
     if isinstance(folder.store, LocalStore) and out.resolve().is_relative_to(folder.store.root.resolve()):
         raise DataError(f"{out}: is in the folder of the checkpoints", "name a place outside of that folder")
     step = folder.find(which)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
@@ -10,6 +11,7 @@ from ziggurat.checkpoint.format.legacy import FORMAT_VERSION as FIRST_FORMAT
 from ziggurat.checkpoint.format.manifest import FORMAT_VERSION
 from ziggurat.checkpoint.inspect.catalogue import Catalogue, LegacyCheckpoint, disk_bytes, read_catalogue
 from ziggurat.checkpoint.inspect.contents import FileContents, TableContents, files_in, tables_in
+from ziggurat.checkpoint.inspect.run_folders import open_folder
 from ziggurat.checkpoint.inspect.verification import unfinished
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import RunFolderError
@@ -97,8 +99,17 @@ class Inspection:
     plan: dict[str, Any] | None
 
 
-def listing(folder: CheckpointFolder, progress: Progress | None = None) -> Listing:
-    """Lists all checkpoints, also those that cannot be read. The list is empty if there is no folder yet."""
+def listing(folder: CheckpointFolder | str | Path, progress: Progress | None = None) -> Listing:
+    """Lists all checkpoints, also those that cannot be read. The list is empty if there is no folder yet.
+
+    Args:
+        folder: the checkpoints, or what :func:`ziggurat.open_checkpoints` takes.
+        progress: where to show progress.
+
+    Raises:
+        RunFolderError: there is no such run.
+    """
+    folder = open_folder(folder)
     catalogue = read_catalogue(folder, progress=progress)
     best, problem = _best(folder)
     if best is not None and best["step"] not in catalogue.steps:
@@ -108,12 +119,18 @@ def listing(folder: CheckpointFolder, progress: Progress | None = None) -> Listi
     return Listing(folder.where, entries, sum(each.bytes for each in entries), best, problem, unfinished(folder))
 
 
-def inspect(folder: CheckpointFolder, which: str | int, progress: Progress | None = None) -> Inspection:
-    """Returns the details of the checkpoint ``which``: ``best``, ``last`` or a step.
+def inspect(folder: CheckpointFolder | str | Path, which: str | int, progress: Progress | None = None) -> Inspection:
+    """Returns the details of a checkpoint.
+
+    Args:
+        folder: the checkpoints, or what :func:`ziggurat.open_checkpoints` takes.
+        which: ``best``, ``last`` or a step.
+        progress: where to show progress.
 
     Raises:
         RunFolderError: there is no such checkpoint, or its manifest cannot be read.
     """
+    folder = open_folder(folder)
     step = folder.find(which)
     catalogue = read_catalogue(folder, [step], progress)
     found = catalogue.found.get(step)

@@ -38,7 +38,7 @@ class Pruned:
     bytes: int
 
 
-def prune(path: Path, keep: int, *, dry_run: bool = False, progress: Progress | None = None) -> Pruned:
+def prune(path: str | Path, keep: int, *, dry_run: bool = False, progress: Progress | None = None) -> Pruned:
     """Deletes old checkpoints of a run, and what a writer that died left behind.
 
     It keeps the newest ``keep`` complete checkpoints, the best one, the checkpoints that these need, and incomplete
@@ -57,6 +57,12 @@ def prune(path: Path, keep: int, *, dry_run: bool = False, progress: Progress | 
     """
     assert keep >= 1, keep
     progress = progress or Silent()
+    if "://" in str(path):
+        raise RunFolderError(
+            f"{path}: is a store, but only a run's folder says which checkpoints belong to it",
+            "give the run's folder, whose config names the store",
+        )
+    path = Path(path)
     folder = open_folder(path)
     owner = _owner(folder.store, path)
     if owner is not None:

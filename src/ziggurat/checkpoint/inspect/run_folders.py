@@ -17,16 +17,19 @@ CONFIG = "config.yaml"
 """Name of the config in a run folder."""
 
 
-def open_folder(place: str | Path) -> CheckpointFolder:
+def open_folder(place: CheckpointFolder | str | Path) -> CheckpointFolder:
     """Opens the checkpoints of a run.
 
     Args:
-        place: the run folder, the folder of its checkpoints, or the URL of their store.
+        place: the run folder, the folder of its checkpoints, or the URL of their store. Checkpoints that are open
+            already are returned as they are.
 
     Raises:
         RunFolderError: there is no such run, its config cannot be read, or a symbolic link leads out of it.
         ConfigError: its ``checkpoints.store`` is no place for checkpoints.
     """
+    if isinstance(place, CheckpointFolder):
+        return place
     if "://" in str(place):
         found = CheckpointFolder(open_store(str(place)))
         if not any(FOLDER.fullmatch(name) for name in found.store.folders()):

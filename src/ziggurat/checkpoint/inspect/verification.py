@@ -17,6 +17,7 @@ from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
 from ziggurat.checkpoint.format.legacy import STATE_FILE
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.inspect.catalogue import Catalogue, LegacyCheckpoint, disk_bytes, read_catalogue
+from ziggurat.checkpoint.inspect.run_folders import open_folder
 from ziggurat.checkpoint.reader import FOLDER, folder_of
 from ziggurat.checkpoint.store.store import LocalStore, Unreachable
 from ziggurat.checkpoint.verified_files import read_file
@@ -74,13 +75,15 @@ class Verification:
 
 
 def verify(
-    folder: CheckpointFolder, which: Iterable[str | int] | None = None, progress: Progress | None = None
+    folder: CheckpointFolder | str | Path,
+    which: str | int | Iterable[str | int] | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
     """Verifies all files of the checkpoints ``which`` and of those that they need.
 
     Args:
-        folder: the checkpoints.
-        which: ``best``, ``last`` or steps; default: all checkpoints.
+        folder: the checkpoints, or what :func:`ziggurat.open_checkpoints` takes.
+        which: ``best``, ``last`` or a step, or several of them; default: all checkpoints.
         progress: where to show progress.
 
     Raises:
@@ -88,8 +91,10 @@ def verify(
         Unreachable: the store gives no answer.
     """
     progress = progress or Silent()
+    folder = open_folder(folder)
     folder.resolve("last")
-    catalogue = read_catalogue(folder, None if which is None else [folder.find(each) for each in which], progress)
+    named = [which] if isinstance(which, str | int) else which
+    catalogue = read_catalogue(folder, None if named is None else [folder.find(each) for each in named], progress)
     verifier = _FileVerifier(catalogue, progress)
     problems = {step: verifier.problems(step) for step in catalogue.steps}
     progress.finish()

@@ -285,11 +285,11 @@ class Dataset:
         DataError: the folder holds no complete dataset, a damaged manifest, or another format version.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
         self.manifest: dict[str, Any]
         self._stored: Manifest
-        self.manifest, self._stored = read_manifest(folder)
+        self.manifest, self._stored = read_manifest(self.folder)
         self.schema = self._stored.schema
         self._checked: dict[Split, _Checked] = {split: {} for split in SPLITS}
 

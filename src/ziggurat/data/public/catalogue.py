@@ -84,16 +84,23 @@ def is_present(entry: CatalogueEntry, folder: Path) -> bool:
     return all(record.get(key) == value for key, value in expected.items())
 
 
-def get_dataset(entry: CatalogueEntry, folder: Path, progress: Progress | None = None) -> bool:
-    """Fetches, verifies and writes ``entry`` into ``folder``; returns whether anything had to be done.
+def get_dataset(entry: CatalogueEntry | str, folder: str | Path, progress: Progress | None = None) -> bool:
+    """Fetches, verifies and writes a dataset into ``folder``; returns whether anything had to be done.
 
     Other files in ``folder`` are left alone. Each written file appears only when complete, ``dataset.json`` last.
 
+    Args:
+        entry: the dataset, or its name.
+        folder: the folder to write into.
+        progress: where to show progress.
+
     Raises:
+        ConfigError: no dataset has this name.
         DataError: there is no network or no such archive, contents differ from the known ones, the disk is full, or
             permission is denied.
         EnvironmentMismatch: this Python has no pip.
     """
+    entry, folder = find_dataset(entry) if isinstance(entry, str) else entry, Path(folder)
     if is_present(entry, folder):
         return False
     progress = progress or Silent()

@@ -123,8 +123,8 @@ class LookupSet:
 
 
 def measure(
-    folder: Path,
-    device: torch.device,
+    folder: str | Path,
+    device: str | torch.device,
     sets: int = SETS,
     progress: Progress | None = None,
     pool: Sequence[PoolTable] | None = None,
@@ -143,6 +143,7 @@ def measure(
         ConfigError: the folder holds measurements of another machine or with other library versions.
     """
     progress, tables = progress or Silent(), train_test_halves(table_pool())[0] if pool is None else tuple(pool)
+    folder, device = Path(folder), torch.device(device)
     ensure_origin(folder, device)
     path = folder / SAMPLES
     done = len(read_json_lines(path))

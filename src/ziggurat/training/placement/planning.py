@@ -16,7 +16,7 @@ from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
 from ziggurat.planning.planner import plan_problem
 from ziggurat.planning.quantities import format_bytes, parse_bytes
-from ziggurat.training.experiment import Experiment
+from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.placement import policy_training
 from ziggurat.training.placement.cost_cache import cost_cache_folder, measured_cost_folder
 from ziggurat.training.placement.plan_resolution import with_cache_slots
@@ -27,7 +27,7 @@ from ziggurat.training.process_group import pick_device
 
 
 def plan(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     *,
     hosts: int | None = None,
     devices: int | None = None,
@@ -38,7 +38,7 @@ def plan(
     """Returns which device would hold which shard of which table, and the predicted cost; prepares the data if needed.
 
     Args:
-        experiment: the config; its ``planning`` section names the devices and the planner.
+        experiment: the config, or its YAML file; its ``planning`` section names the devices and the planner.
         hosts: number of machines, in place of ``planning.topology.hosts``.
         devices: number of devices per host, in place of ``planning.topology.devices``.
         memory: memory of a device in bytes, or as in ``8GB``, in place of ``planning.topology.memory``.
@@ -50,6 +50,7 @@ def plan(
             than rows in a batch.
         NoFeasiblePlan: the devices have too little memory; the message says how much is enough.
     """
+    experiment = as_experiment(experiment)
     planning, folder = _planning_input(experiment, hosts, devices, memory, prepared, progress)
     tables, kind = planning.problem.tables, planning.problem.topology.kind
     with _explained_disk_memory(experiment):
@@ -77,7 +78,7 @@ def _explained_disk_memory(experiment: Experiment) -> Generator[None]:
 
 
 def compare_planners(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     *,
     hosts: int | None = None,
     devices: int | None = None,
@@ -89,26 +90,28 @@ def compare_planners(
 
     Arguments and errors are those of :func:`plan`.
     """
+    experiment = as_experiment(experiment)
     planning, _ = _planning_input(experiment, hosts, devices, memory, prepared, progress)
     measured = measured_cost_folder(experiment.planning, planning.problem.topology.kind)
     return compare(planning.problem, planning.settings, progress, planning.time_parts, measured)
 
 
-def train_planner(experiment: Experiment, progress: Progress | None = None) -> Path:
+def train_planner(experiment: Experiment | str | Path, progress: Progress | None = None) -> Path:
     """Measures the cost of lookups on this machine, trains a policy for it, and returns the folder of both.
 
     Earlier measurements and training in that folder are continued
     (:mod:`~ziggurat.training.placement.policy_training`).
 
     Args:
-        experiment: the config; its planner is autoshard. The results are stored in the planner's ``learned`` folder;
-            default: the folder of this machine in the user's cache, where autoshard finds them.
+        experiment: the config, or its YAML file; its planner is autoshard. The results are stored in the planner's
+            ``learned`` folder; default: the folder of this machine in the user's cache, where autoshard finds them.
         progress: where to show progress.
 
     Raises:
         ConfigError: the planner is not autoshard, or plans for other devices than this machine's.
     """
     check_engine()
+    experiment = as_experiment(experiment)
     planner = experiment.planning.planner
     if not planner.can_be_trained:
         raise ConfigError(

@@ -39,8 +39,8 @@ class Predicted:
 
 def predict_files(
     run: Run | str | Path,
-    files: Sequence[str],
-    out: Path,
+    files: str | Path | Sequence[str | Path],
+    out: str | Path,
     checkpoint: str = "best",
     progress: Progress | None = None,
     on_bad_row: Policy | None = None,
@@ -53,7 +53,7 @@ def predict_files(
 
     Args:
         run: the run or its folder.
-        files: paths, folders or globs, in the format of the run's config or in that of their suffixes.
+        files: a path, folder or pattern, or several, in the format of the run's config or in that of their suffixes.
         out: the output, ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``. The output and the quarantine appear when they
             are complete, or not at all.
         checkpoint: ``best``, ``last`` or a step.
@@ -65,6 +65,8 @@ def predict_files(
         DataError: a file cannot be read as declared, a row cannot be read under ``fail``, or the output cannot be
             written or is one of the files.
     """
+    out = Path(out)
+    inputs = [str(each) for each in ([files] if isinstance(files, str | Path) else files)]
     suffix = output_suffix(out)
     quarantine_path = out.with_name(out.name + ".quarantine.jsonl")
     if out.is_dir():
@@ -72,7 +74,7 @@ def predict_files(
     keep_freed_memory()
     with Predictor(run, checkpoint) as predictor:
         config, needed = predictor.run.experiment.data.source, predictor.transform.raw_schema(labelled=False)
-        pass_through = open_pass_through(config, files, needed, suffix)
+        pass_through = open_pass_through(config, inputs, needed, suffix)
         for path in (out, quarantine_path):
             _check_not_an_input(path, [file.path for file in pass_through.files])
         if progress is not None and predictor.note is not None:
@@ -81,7 +83,7 @@ def predict_files(
         clashing = duplicates([*dict.fromkeys(pass_through.names), *names])
         if clashing:
             raise DataError(
-                f"{', '.join(files)}: there is a column {clashing[0]!r} already, which predict would add",
+                f"{', '.join(inputs)}: there is a column {clashing[0]!r} already, which predict would add",
                 "rename it, or leave it out",
             )
         policy = on_bad_row or predictor.run.experiment.data.on_bad_row

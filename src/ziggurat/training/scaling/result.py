@@ -173,7 +173,7 @@ class ScaleResult:
             )
         return tuple(found)
 
-    def save(self, folder: Path, fit: PowerLawFit | None = None) -> None:
+    def save(self, folder: str | Path, fit: PowerLawFit | None = None) -> None:
         """Writes ``scale.json`` atomically.
 
         Args:
@@ -182,7 +182,7 @@ class ScaleResult:
         """
         fields = {SIZES_KEY if name == "sizes" else name: value for name, value in asdict(self).items()}
         values = {"format_version": FORMAT_VERSION, **fields, "fit": None if fit is None else fit_values(fit)}
-        write_sealed_json(folder / SWEEP_FILE, without_nan(values))
+        write_sealed_json(Path(folder) / SWEEP_FILE, without_nan(values))
 
     @classmethod
     def load(cls, folder: str | Path) -> ScaleResult:

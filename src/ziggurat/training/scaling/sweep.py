@@ -18,7 +18,7 @@ from ziggurat.core.errors import ConfigError, DivergedError, RunFolderError, Zig
 from ziggurat.core.files import LOCK_FILE, locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
-from ziggurat.training.experiment import Experiment
+from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare
 from ziggurat.training.run_folder.run import SWEEP_FILE, Run
 from ziggurat.training.scaling.model_sizes import (
@@ -50,7 +50,7 @@ class Scaled:
 
 
 def scale(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     folder: str | Path | None = None,
     *,
     sizes: int = 5,
@@ -63,7 +63,7 @@ def scale(
     """Trains growing sizes of a model, or resumes such a sweep, and fits log-loss over compute.
 
     Args:
-        experiment: the experiment with the smallest model.
+        experiment: the experiment with the smallest model, or its YAML file.
         folder: the folder of the sweep; default: ``runs/NAME-scale``.
         sizes: the number of sizes to grow from the model.
         seeds: the number of runs of each size; seeds count up from ``training.seed``.
@@ -82,6 +82,7 @@ def scale(
     """
     check_engine()
     _check_arguments(None if sizes_file else sizes, seeds, split)
+    experiment = as_experiment(experiment)
     experiment.check()
     if experiment.checkpoints.store is not None:
         raise ConfigError(
