@@ -139,6 +139,20 @@ def _stem(name: str) -> str:
     return name.rpartition(".")[0] or name
 
 
+def unknown_name(kind: str, received: object, allowed: Iterable[str]) -> ConfigError:
+    """Returns the error about a name that does not exist; it names the nearest, and all that exist.
+
+    Args:
+        kind: what the name should be of, such as ``split``.
+        received: the name.
+        allowed: the names that exist.
+    """
+    names = list(allowed)
+    close = nearest(str(received), names)
+    hint = f"available: {', '.join(names) or 'none'}"
+    return ConfigError(f"no {kind} is called {shorten(received)}", f"did you mean {close}? {hint}" if close else hint)
+
+
 def shorten(value: object, limit: int = 60) -> str:
     """Returns ``repr(value)``, cut to ``limit`` characters, for quoting received values in messages."""
     text = repr(value)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import ConfigError, unknown_name
 from ziggurat.core.sealed import declared
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.untrusted import Damage
@@ -33,6 +33,7 @@ grid             equal ranges of columns, one per host, each split by rows over 
 """
 
 
+_SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 SPLIT_BY_ROWS: frozenset[Sharding] = frozenset({"row_wise", "table_row_wise", "grid"})
 """Shardings with which the rows of one bag may be on several ranks."""
 
@@ -121,7 +122,13 @@ class Plan:
         fast_rows: int | None = None,
         slots: int | None = None,
     ) -> Plan:
-        """Returns this plan with another placement of one table."""
+        """Returns this plan with another placement of one table.
+
+        Raises:
+            ConfigError: there is no such sharding.
+        """
+        if sharding not in _SHARDINGS:
+            raise unknown_name("sharding", sharding, _SHARDINGS)
         placement = Placement(sharding, tuple(ranks), fast_rows, slots)
         return replace(self, placements={**self.placements, table: placement})
 
@@ -129,8 +136,11 @@ class Plan:
         """Returns the shards of ``table``, in shard order.
 
         Ranges of rows are ``ceil(rows / ranks)`` long, except the last, as TorchRec's kernels require.
+
+        Raises:
+            ConfigError: the plan has no such table.
         """
-        placement = self.placements[table.name]
+        placement = self.placement(table.name)
         ranks = placement.ranks
         row_spans = _ranges(table.rows, self.row_parts(table.name))
         fast = [None] * len(row_spans)
@@ -153,9 +163,24 @@ class Plan:
             for rank, (span, fast_rows) in zip(owners, rows, strict=True)
         )
 
+    def placement(self, table: str) -> Placement:
+        """Returns the placement of a table.
+
+        Raises:
+            ConfigError: the plan has no such table.
+        """
+        found = self.placements.get(table)
+        if found is None:
+            raise unknown_name("table of this plan", table, self.placements)
+        return found
+
     def row_parts(self, table: str) -> int:
-        """Returns into how many ranges the rows of a table are split."""
-        placement = self.placements[table]
+        """Returns into how many ranges the rows of a table are split.
+
+        Raises:
+            ConfigError: the plan has no such table.
+        """
+        placement = self.placement(table)
         if placement.sharding == "grid":
             return self.local_size
         return len(placement.ranks) if placement.sharding in SPLIT_BY_ROWS else 1

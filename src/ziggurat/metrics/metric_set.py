@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ziggurat.core.errors import DataError, unknown_name
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.metrics.config import MetricsConfig
 from ziggurat.metrics.curves import Curves, curves
@@ -45,6 +46,13 @@ class MetricSet:
         self._slices = {(task, name): SlicedMetrics(self.config) for task in self.tasks for name in self.slices}
 
     def __getitem__(self, task: str) -> BinaryMetrics:
+        """Returns the metrics of one task.
+
+        Raises:
+            ConfigError: there is no such task.
+        """
+        if task not in self._tasks:
+            raise unknown_name("task", task, self.tasks)
         return self._tasks[task]
 
     def update(
@@ -65,10 +73,16 @@ class MetricSet:
             slice_ids: for each feature of ``slices``, its encoded ids, (B,).
 
         Raises:
-            DataError: see :func:`~ziggurat.metrics.rows.read_rows`.
+            DataError: the ids of a slice are missing; or see :func:`~ziggurat.metrics.rows.read_rows`.
         """
         logits, labels = np.asarray(logits_BT), np.asarray(labels_BT)
         assert logits.shape == labels.shape == (len(logits), len(self.tasks)), (logits.shape, labels.shape, self.tasks)
+        missing = [name for name in self.slices if name not in (slice_ids or {})]
+        if missing:
+            raise DataError(
+                f"slice_ids: has no ids of {missing[0]!r}; there are: {', '.join(slice_ids or {}) or 'none'}",
+                f"give those of {', '.join(self.slices)}, one id a row",
+            )
         ids = {name: np.asarray((slice_ids or {})[name]) for name in self.slices}
         for position, (task, metrics) in enumerate(self._tasks.items()):
             if not self.slices:

@@ -101,7 +101,12 @@ class PlanEstimate:
         return sum(device.slow_lookups for device in self.devices) / total if total else 0.0
 
     def shards_of(self, table: str) -> tuple[PlacedShard, ...]:
-        """Returns the shards of one table."""
+        """Returns the shards of one table.
+
+        Raises:
+            ConfigError: the plan has no such table.
+        """
+        self.plan.placement(table)
         return tuple(placed for placed in self.shards if placed.table == table)
 
     def to_json(self) -> dict[str, Any]:

@@ -31,12 +31,13 @@ def evaluate(
 
     Args:
         run: the run or its folder.
-        split: the split to evaluate.
+        split: the split to evaluate: ``train``, ``validation`` or ``test``.
         checkpoint: ``best``, ``last`` or a step.
         progress: where to show progress.
         prepared: folder of the encoded dataset, if it has moved since the run was trained.
 
     Raises:
+        ConfigError: there is no such split.
         RunFolderError: there is no such run or checkpoint, or the folder holds another dataset.
         DataError: the prepared dataset does not exist any more, or an encoder from outside the package gives other ids
             than when it was fitted.
@@ -47,6 +48,7 @@ def evaluate(
     opened = run if isinstance(run, Run) else open_run(run)
     keep_freed_memory()
     dataset = opened.dataset(prepared)
+    blocks = dataset.split(split)
     check_outside_encoders(opened.folder / ENCODERS, opened.experiment.features)
     evaluation = opened.experiment.evaluation
     device = pick_device(opened.experiment.training.device)
@@ -59,7 +61,7 @@ def evaluate(
             progress.note(found.note)
         return evaluate_split(
             found.recommender,
-            dataset.split(split),
+            blocks,
             dataset.schema,
             device,
             evaluation.batch_size,

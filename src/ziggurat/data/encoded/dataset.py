@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ziggurat.core.errors import DataError, shorten
+from ziggurat.core.errors import DataError, shorten, unknown_name
 from ziggurat.core.files import explained_writes, sync
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, Schema, label_column
 from ziggurat.core.statistics import DatasetStatistics
@@ -35,6 +35,7 @@ from ziggurat.core.untrusted import opened
 from ziggurat.data.encoded.block_checksum import block_checksum
 from ziggurat.data.encoded.manifest import (
     DAMAGED,
+    ENCODERS,
     FILE_BLOCKS,
     STATISTICS,
     Manifest,
@@ -308,7 +309,14 @@ class Dataset:
         return self._stored.quarantined.rows
 
     def checksum(self, part: str) -> str | None:
-        """Returns the checksum of ``encoders`` or ``statistics``; None if the manifest has none."""
+        """Returns the checksum of ``encoders`` or ``statistics``; None if the manifest has none.
+
+        Raises:
+            ConfigError: there is no such part.
+        """
+        parts = (ENCODERS, STATISTICS)
+        if part not in parts:
+            raise unknown_name("part of a dataset with a checksum", part, parts)
         return self._stored.checksums.get(part)
 
     def statistics(self) -> DatasetStatistics:
@@ -320,7 +328,13 @@ class Dataset:
         return DatasetStatistics.load(self.folder, self.checksum(STATISTICS))
 
     def split(self, name: Split) -> SplitBlocks:
-        """Returns the blocks of ``train``, ``validation`` or ``test`` (possibly none)."""
+        """Returns the blocks of ``train``, ``validation`` or ``test`` (possibly none).
+
+        Raises:
+            ConfigError: there is no such split.
+        """
+        if name not in SPLITS:
+            raise unknown_name("split", name, SPLITS)
         stored = self._stored.splits[name]
         blocks = tuple((file.name, i, rows) for file in stored.files for i, rows in enumerate(file.blocks))
         return SplitBlocks(self.folder / name, blocks, arrow_schema(self.schema), stored.checksums, self._checked[name])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ziggurat.core.errors import ConfigError, DataError, nearest
+from ziggurat.core.errors import DataError, unknown_name
 from ziggurat.core.files import explained_writes, sync, write_json
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.temporary import temporary_folder
@@ -65,12 +65,7 @@ def find_dataset(name: str) -> CatalogueEntry:
     for entry in CATALOGUE:
         if entry.name == name:
             return entry
-    names = [entry.name for entry in CATALOGUE]
-    close = nearest(name, names)
-    raise ConfigError(
-        f"no dataset is called {name!r}",
-        (f"did you mean {close}? " if close else "") + f"available: {', '.join(names)}",
-    )
+    raise unknown_name("dataset", name, (entry.name for entry in CATALOGUE))
 
 
 def is_present(entry: CatalogueEntry, folder: Path) -> bool:

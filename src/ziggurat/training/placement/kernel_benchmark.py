@@ -15,7 +15,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import torch
 
 from ziggurat._version import __version__
 from ziggurat.core import versions
-from ziggurat.core.errors import ConfigError, DataError, shorten
+from ziggurat.core.errors import ConfigError, DataError, shorten, unknown_name
 from ziggurat.core.files import write_json
 from ziggurat.core.plan import Span
 from ziggurat.core.progress import Progress, Silent
@@ -37,12 +37,14 @@ from ziggurat.planning.autoshard.weights import VERSION
 from ziggurat.planning.cost import FLOAT, state_bytes
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.placement.cost_cache import machine_name
+from ziggurat.training.process_group import pick_device
 
 SETS = 2000
 """Default number of sets of tables to measure, which takes about ten minutes on one core."""
 MAX_BYTES, MAX_IDS = 2 * 10**9, 6 * 10**6
 """Limits on a set's weights and optimizer states, and on its ids per batch; larger sets are not drawn."""
 EPOCHS = 300
+_DEVICES = ("auto", "cpu", "cuda")
 SAMPLES, PLACEMENTS, MEASURED_ON = "samples.jsonl", "placements.jsonl", "measured_on.json"
 """Files in a folder of measurements: drawn sets, devices of a planner's plans, and the setup that measured both."""
 
@@ -124,7 +126,7 @@ class LookupSet:
 
 def measure(
     folder: str | Path,
-    device: str | torch.device,
+    device: Literal["auto", "cpu", "cuda"] | torch.device,
     sets: int = SETS,
     progress: Progress | None = None,
     pool: Sequence[PoolTable] | None = None,
@@ -134,16 +136,22 @@ def measure(
     Args:
         folder: the folder for :data:`SAMPLES`, with a line per set, :data:`MEASURED_ON` and ``network.safetensors``.
             The network is fitted to all sets that were ever measured there.
-        device: a CUDA device, or a CPU, of which one thread is measured.
+        device: a CUDA device, or a CPU, of which one thread is measured; ``auto`` takes a CUDA device if there is one.
         sets: total number of sets; a useful network needs several hundreds.
         progress: where to show progress.
         pool: the tables to draw from; default: the training half of the pool.
 
     Raises:
-        ConfigError: the folder holds measurements of another machine or with other library versions.
+        ConfigError: the folder holds measurements of another machine or with other library versions, or there is no
+            such device.
+        EnvironmentMismatch: there is no CUDA device.
     """
     progress, tables = progress or Silent(), train_test_halves(table_pool())[0] if pool is None else tuple(pool)
-    folder, device = Path(folder), torch.device(device)
+    folder = Path(folder)
+    if not isinstance(device, torch.device):
+        if device not in _DEVICES:
+            raise unknown_name("device", device, _DEVICES)
+        device = pick_device(device)
     ensure_origin(folder, device)
     path = folder / SAMPLES
     done = len(read_json_lines(path))

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import DataError, unknown_name
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import BadRow, RawBlock
@@ -61,12 +62,14 @@ def predict_files(
         on_bad_row: ``fail`` or ``quarantine``; default: the run's own ``data.on_bad_row``.
 
     Raises:
-        ConfigError: the suffix of ``out`` names no format.
+        ConfigError: the suffix of ``out`` names no format, or ``on_bad_row`` is another word.
         DataError: a file cannot be read as declared, a row cannot be read under ``fail``, or the output cannot be
             written or is one of the files.
     """
     out = Path(out)
     inputs = [str(each) for each in ([files] if isinstance(files, str | Path) else files)]
+    if on_bad_row is not None and on_bad_row not in get_args(Policy):
+        raise unknown_name("policy for bad rows", on_bad_row, get_args(Policy))
     suffix = output_suffix(out)
     quarantine_path = out.with_name(out.name + ".quarantine.jsonl")
     if out.is_dir():
