@@ -6,6 +6,7 @@ The first rank implements the protocol with the benchmark (`peers/protocol.py`);
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 
 from ziggurat.parallel.launch import launch
@@ -14,7 +15,12 @@ from ziggurat.parallel.launch import launch
 def main() -> int:
     ranks, module, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     os.environ["OMP_NUM_THREADS"] = "1"
-    return launch([sys.executable, "-m", module, folder], ranks)
+    status = launch([sys.executable, "-m", module, folder], ranks)
+    if status is None:  # this process is a rank
+        sys.argv = [module, folder]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return 0
+    return status
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.commands import PRELOADED
+
 SECONDS = 240
 
 
@@ -23,7 +25,7 @@ def run_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> lis
         AssertionError: a rank failed or did not end in time; its traceback is quoted, and the others are ended.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torchrec", "ziggurat.training.loop"])  # imported once instead of in every rank
+    context.set_forkserver_preload(PRELOADED)  # imported once instead of in every rank
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             context.Process(target=_rank, args=(rank, world_size, folder, work, arguments))

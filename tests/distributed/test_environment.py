@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.commands import ziggurat
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.parallel.environment import check_world, environment_integer, has_other_ranks
 from ziggurat.training.process_group import process_group
@@ -65,13 +64,10 @@ def test_the_python_api_raises_the_same_error(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("wrong", [{"WORLD_SIZE": "x", "RANK": "0"}, {"WORLD_SIZE": "2", "RANK": "x"}])
 def test_the_command_line_prints_the_error_without_a_traceback(folder: Path, wrong: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/strange"]
     environment = {**os.environ, **wrong}
-    found = subprocess.run(
-        command, cwd=folder, env=environment, text=True, capture_output=True, timeout=120, check=False
-    )
+    status, _, err = ziggurat("train", "exp.yaml", "--run", "runs/strange", folder=folder, environment=environment)
     name = next(name for name, value in wrong.items() if value == "x")
-    assert found.returncode == 1
-    assert f"the environment variable {name} is 'x'; launchers set it to a whole number" in found.stderr
-    assert "Traceback" not in found.stderr
+    assert status == 1
+    assert f"the environment variable {name} is 'x'; launchers set it to a whole number" in err
+    assert "Traceback" not in err
     assert not (folder / "runs/strange").exists()

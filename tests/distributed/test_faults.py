@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from bench.small_memory import limited, unavailable
+from tests.commands import Command, ziggurat
 from tests.distributed.launched import LONG, ended, rank_at, run, start
 from ziggurat.training import api
 
@@ -131,12 +132,10 @@ def test_a_batch_too_small_for_the_ranks_is_refused_once(folder: Path) -> None:
 # Ranks started by hand, as by a scheduler.
 
 
-def by_hand(folder: Path, name: str, port: int, rank: int, size: int, *arguments: str) -> subprocess.Popen[str]:
+def by_hand(folder: Path, name: str, port: int, rank: int, size: int, *arguments: str) -> Command:
     world = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
     environment = {**os.environ, **world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", f"runs/{name}", *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=pipe, stderr=pipe)
+    return Command("train", "exp.yaml", "--run", f"runs/{name}", *arguments, folder=folder, environment=environment)
 
 
 def test_a_missing_rank_is_named_by_the_waiting_ranks(folder: Path, port: int) -> None:
@@ -185,12 +184,11 @@ def test_a_port_in_use_is_named(folder: Path) -> None:
 
 
 def test_incomplete_environment_variables_are_refused(folder: Path) -> None:
-    command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/half"]
     outside = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_WORLD_SIZE")}
     environment = {**outside, "WORLD_SIZE": "2"}
-    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
-    assert done.returncode == 1
-    assert "WORLD_SIZE=2, but RANK and LOCAL_WORLD_SIZE not set" in done.stderr
+    status, _, err = ziggurat("train", "exp.yaml", "--run", "runs/half", folder=folder, environment=environment)
+    assert status == 1
+    assert "WORLD_SIZE=2, but RANK and LOCAL_WORLD_SIZE not set" in err
 
 
 def test_after_a_hang_training_resumes_from_the_checkpoint(folder: Path) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.distributed.launched import LONG, SECONDS, ended, figures, rank_at, run, start
+from tests.commands import SECONDS
+from tests.distributed.launched import LONG, ended, figures, rank_at, ranks_of, run, start
 from ziggurat.report.gather import report_run
 from ziggurat.training.run_folder.run import open_run
 
@@ -156,7 +157,7 @@ def test_a_second_ctrl_c_ends_all_ranks_without_saving(folder: Path) -> None:
 def test_ranks_whose_launcher_is_killed_stop_and_save(folder: Path) -> None:
     process = start(folder, "--run", "runs/orphans", *LONG)
     rank_at(process, 0, folder / "runs/orphans/metrics.jsonl", 5)
-    ranks = psutil.Process(process.pid).children()
+    ranks = ranks_of(process)
     assert len(ranks) == 2
     process.kill()
     _, alive = psutil.wait_procs(ranks, SECONDS)

@@ -8,12 +8,11 @@ that score alike may change places: of some 4,000 test rows one pair in the othe
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import ziggurat
 from ziggurat.training.run_folder.metrics_log import read_metrics_log
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,23 +24,22 @@ SETTINGS = (
 )
 
 
-def ziggurat(folder: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "ziggurat", *arguments]
-    done = subprocess.run(command, cwd=folder, text=True, capture_output=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
+def run(folder: Path, *arguments: str) -> None:
+    status, _, err = ziggurat(*arguments, folder=folder)
+    assert status == 0, err
 
 
 def test_two_ranks_reach_the_auc_of_one_process(tmp_path: Path) -> None:
-    ziggurat(tmp_path, "generate", "criteo_train.csv", "--shape", "criteo", "--rows", "20000")
+    run(tmp_path, "generate", "criteo_train.csv", "--shape", "criteo", "--rows", "20000")
     changes = [word for setting in SETTINGS for word in ("--set", setting)]
     found: dict[int, dict[str, dict[str, float]]] = {}
     losses: dict[int, list[float]] = {}
     for ranks in (1, 2):
-        run = tmp_path / f"{ranks}-ranks"
-        arguments = ["--data", str(tmp_path), "--run", str(run), "--nproc", str(ranks), *changes]
-        ziggurat(tmp_path, "train", str(ROOT / "examples" / "criteo.yaml"), *arguments)
-        found[ranks] = json.loads((run / "results.json").read_text(encoding="utf-8"))["figures"]
-        losses[ranks] = [each["loss"] for each in read_metrics_log(run / "metrics.jsonl") if each["split"] == "train"]
+        place = tmp_path / f"{ranks}-ranks"
+        arguments = ["--data", str(tmp_path), "--run", str(place), "--nproc", str(ranks), *changes]
+        run(tmp_path, "train", str(ROOT / "examples" / "criteo.yaml"), *arguments)
+        found[ranks] = json.loads((place / "results.json").read_text(encoding="utf-8"))["figures"]
+        losses[ranks] = [each["loss"] for each in read_metrics_log(place / "metrics.jsonl") if each["split"] == "train"]
     assert len(losses[1]) > 50
     assert losses[2] == pytest.approx(losses[1], abs=1e-5)
     for split in ("validation", "test"):

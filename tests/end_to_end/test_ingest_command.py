@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import Command, ziggurat
 from tests.training.conftest import config_values, write_log
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.config import parse_config
@@ -43,6 +44,16 @@ class Serving:
     @property
     def errors(self) -> str:
         return (self.folder / "errors").read_text()
+
+
+@contextlib.contextmanager
+def readers(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Runs ``ziggurat ingest`` in the block, and ends it with the block."""
+    with subprocess.Popen([*COMMAND, "ingest", *arguments], stdout=subprocess.PIPE, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +147,11 @@ def test_raw_readers_with_a_runs_encoders_give_the_same_weights(
     monkeypatch.chdir(serving.folder)
     elsewhere = serving.folder / "elsewhere"
     elsewhere.mkdir()
-    command = [*COMMAND, "ingest", "../exp.yaml", "--raw", "--prepared", str(local), "--readers", "2"]
-    with subprocess.Popen(command, cwd=elsewhere, stdout=subprocess.PIPE, text=True) as process:
+    with readers("../exp.yaml", "--raw", "--prepared", str(local), "--readers", "2", cwd=elsewhere) as process:
         assert process.stdout is not None
         addresses = [process.stdout.readline().strip() for _ in range(2)]
         raw = experiment(serving, readers=addresses, epochs=2, weight_average=0.9)
         api.train(raw, serving.folder / "raw")
-        process.send_signal(signal.SIGTERM)
     assert process.returncode == 128 + signal.SIGTERM
     assert not list(elsewhere.rglob("*.arrow")), "no encoded rows on disk"
     check_equal(serving.folder / "raw", local)
@@ -162,9 +171,8 @@ def test_readers_with_a_token_and_tls_give_the_same_weights(
     monkeypatch.chdir(serving.folder)
     for command in (MAKE_TOKEN, MAKE_CERTIFICATE.replace("DNS:$(hostname)", "IP:127.0.0.1")):
         subprocess.run(command, shell=True, check=True, capture_output=True)
-    command = [*COMMAND, "ingest", "exp.yaml", "--token-file", "reader.token"]
-    command += ["--tls-cert", "reader.crt", "--tls-key", "reader.key"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    secured = ("--token-file", "reader.token", "--tls-cert", "reader.crt", "--tls-key", "reader.key")
+    with readers("exp.yaml", *secured, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         assert address.startswith("grpc+tls://127.0.0.1:")
@@ -189,18 +197,17 @@ def test_readers_for_other_machines_need_a_token_and_tls(serving: Serving) -> No
 def test_a_killed_reader_is_restarted_and_ctrl_c_saves(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains with one reader, which is killed meanwhile, until Ctrl-C; then resumes with the local loader."""
     monkeypatch.chdir(serving.folder)
-    command = [*COMMAND, "train", "exp.yaml", "--run", "stopped", "--set", "training.epochs=10000"]
-    command += ["--set", "training.evaluate_every=1000000", "--readers", serving.addresses[0]]
+    settings = ["--set", "training.epochs=10000", "--set", "training.evaluate_every=1000000"]
     journal = serving.folder / "stopped" / "metrics.jsonl"
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
-        wait_until(lambda: journal.is_file() and journal.read_text().count("\n") > 3)
-        for child in readers_of(serving.process):
-            os.kill(child, signal.SIGKILL)
-        wait_until(lambda: serving.errors.count("was ended by SIGKILL; starting it again") == 2)
-        lines = journal.read_text().count("\n")
-        wait_until(lambda: journal.read_text().count("\n") > lines + 3)  # training continues
-        training.send_signal(signal.SIGINT)
-        _, errors = training.communicate(timeout=SECONDS)
+    training = Command("train", "exp.yaml", "--run", "stopped", *settings, "--readers", serving.addresses[0])
+    wait_until(lambda: journal.is_file() and journal.read_text().count("\n") > 3)
+    for child in readers_of(serving.process):
+        os.kill(child, signal.SIGKILL)
+    wait_until(lambda: serving.errors.count("was ended by SIGKILL; starting it again") == 2)
+    lines = journal.read_text().count("\n")
+    wait_until(lambda: journal.read_text().count("\n") > lines + 3)  # training continues
+    training.send_signal(signal.SIGINT)
+    _, errors = training.communicate(timeout=SECONDS)
     assert training.returncode == 128 + signal.SIGINT
     assert f"reader {serving.addresses[0]}: lost" in errors
     assert f"reader {serving.addresses[0]}: back" in errors
@@ -213,11 +220,10 @@ def test_a_killed_reader_is_restarted_and_ctrl_c_saves(serving: Serving, monkeyp
 
 def test_the_error_names_a_port_in_use(serving: Serving) -> None:
     port = serving.addresses[1].rpartition(":")[2]
-    command = [*COMMAND, "ingest", "exp.yaml", "--port", port]
-    done = subprocess.run(command, cwd=serving.folder, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 1
-    assert f"error: 127.0.0.1:{port}: cannot be listened on (Address already in use)" in done.stderr
-    assert "hint:  choose another --port; 0 takes a free one" in done.stderr
+    status, _, err = ziggurat("ingest", "exp.yaml", "--port", port, folder=serving.folder)
+    assert status == 1
+    assert f"error: 127.0.0.1:{port}: cannot be listened on (Address already in use)" in err
+    assert "hint:  choose another --port; 0 takes a free one" in err
 
 
 def test_ctrl_c_ends_the_readers(serving: Serving) -> None:

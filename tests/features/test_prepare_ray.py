@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -19,6 +17,7 @@ from cluster_kit import contents, log_experiment, write_log
 from feature_kit import Experiment
 from typer.testing import CliRunner
 
+from tests.commands import ziggurat
 from ziggurat.cli.main import app
 from ziggurat.core.errors import DataError, EnvironmentMismatch, WorkersLost
 from ziggurat.features.preparation import ray_cluster
@@ -87,10 +86,10 @@ def test_the_command_prepares_on_a_cluster(logs: Path, tmp_path: Path, monkeypat
 
 def test_the_command_prepares_on_a_cluster_by_its_address(logs: Path, tmp_path: Path) -> None:
     write_experiment(logs, tmp_path)
-    command = [sys.executable, "-m", "ziggurat", "prepare", "exp.yaml", "--prepared"]
     address = ray.get_runtime_context().gcs_address
-    subprocess.run([*command, "alone"], cwd=tmp_path, check=True)
-    subprocess.run([*command, "together", "--ray", address], cwd=tmp_path, check=True)
+    for place in (["alone"], ["together", "--ray", address]):
+        status, _, err = ziggurat("prepare", "exp.yaml", "--prepared", *place, folder=tmp_path)
+        assert status == 0, err
     assert contents(tmp_path / "together") == contents(tmp_path / "alone")
 
 

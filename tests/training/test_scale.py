@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import Command
 from tests.training.conftest import MakeExperiment
 from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
 from ziggurat.core.progress import Silent
@@ -113,19 +112,15 @@ def test_a_signal_keeps_finished_runs_and_the_sweep_resumes(
     experiment = make_experiment(training__epochs=30, training__log_every=1, training__threads=1)
     config = tmp_path / "small.yaml"
     config.write_text(to_yaml(experiment))
-    arguments = ["scale", str(config), "--run", "sweep", "--sizes-file", str(sizes_file), "--seeds", "1"]
-    command = [sys.executable, "-m", "ziggurat", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as run:
-        second = tmp_path / "sweep" / "rung-02" / "seed-3"
-        for _ in range(4800):
-            if len(read_metrics_log(second / "metrics.jsonl")) > 5:
-                break
-            time.sleep(0.05)
-        run.send_signal(number)
-        _, errors = run.communicate(timeout=240)
+    arguments = ["--run", "sweep", "--sizes-file", str(sizes_file), "--seeds", "1"]
+    run = Command("scale", str(config), *arguments, folder=tmp_path)
+    second = tmp_path / "sweep" / "rung-02" / "seed-3"
+    for _ in range(4800):
+        if len(read_metrics_log(second / "metrics.jsonl")) > 5:
+            break
+        time.sleep(0.05)
+    run.send_signal(number)
+    _, errors = run.communicate()
     assert run.returncode == 128 + number, errors
     assert f"stopped by {number.name}; 1 of 3 runs finished" in errors
     kept = ScaleResult.load(tmp_path / "sweep")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.commands import Command
 from tests.training.conftest import MakeExperiment, RecordedNotes
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
@@ -157,12 +156,8 @@ def test_the_metrics_log_holds_each_step_once_after_stops(make_experiment: MakeE
     assert {step for split, step in seen if split == "validation"} >= set(range(4, outcome.step, 4))
 
 
-def start(folder: Path, config: Path, run: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ziggurat", "train", str(config), "--run", run]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command, cwd=folder, stdout=pipe, stderr=pipe, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+def start(folder: Path, config: Path, run: str) -> Command:
+    return Command("train", str(config), "--run", run, folder=folder)
 
 
 def wait_for_step(run: Path, step: int) -> None:

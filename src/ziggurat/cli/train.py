@@ -71,7 +71,9 @@ def command(
         )
     if nproc is not None and nproc > 1 and not has_other_ranks():
         note = lambda line: typer.echo(line, err=True)  # noqa: E731
-        raise typer.Exit(launch(command_of(sys.argv[1:]), nproc, restarts, note))
+        status = launch(command_of(sys.argv[1:]), nproc, restarts, note)
+        if status is not None:
+            raise typer.Exit(status)  # else this process is now one of the ranks
     check_ranks(nproc)
     stop_with_launcher()
     from ziggurat.cli.figures import figures_table

@@ -172,6 +172,11 @@ class DatasetStatistics:
         return cls(stored.rows, rates, {name: item.feature() for name, item in stored.features.items()}, tables)
 
 
+def has_statistics(folder: Path) -> bool:
+    """Returns whether a dataset has statistics. One that readers encode from raw logs on demand has none."""
+    return (folder / _JSON).is_file()
+
+
 def load_features(folder: Path) -> dict[str, FeatureStatistics]:
     """Reads the statistics of the features alone, without the access counts of the tables, which may be large.
 

@@ -131,15 +131,19 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Generator[Tempo
     Args:
         prefix: the beginning of the folder's name, the same for all folders of one kind.
         parent: where to create it; default: the system's folder for temporary files.
+
+    A process that is forked meanwhile leaves the folder to this one.
     """
+    owner = os.getpid()
     where = Path(tempfile.gettempdir()) if parent is None else parent
     _sweep(where, prefix)
     path, descriptor = _make_locked(where, prefix)
     try:
         yield TemporaryFolder(path, descriptor)
     finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(descriptor)
+        if os.getpid() == owner:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(descriptor)
 
 
 def _open_unnamed(folder: Path) -> int | None:

@@ -26,6 +26,7 @@ from ziggurat.core.sealed import declared
 from ziggurat.core.temporary import TemporaryFolder, temporary_folder
 from ziggurat.core.untrusted import Damage, read_json_object
 from ziggurat.parallel.environment import has_other_ranks
+from ziggurat.parallel.forked_rank import ForkedRank, can_fork, fork_rank, imported_engine
 
 STORE_VARIABLE = "ZIGGURAT_STORE"
 """The environment variable with the path of the file store through which the ranks of one host find each other."""
@@ -76,26 +77,37 @@ class RankFailed(ZigguratError):
     """A rank failed; the message is that rank's own."""
 
 
-def launch(command: Sequence[str], ranks: int, restarts: int = 0, note: Any = None) -> int:
-    """Runs ``command`` as several ranks until all have ended.
+def launch(command: Sequence[str], ranks: int, restarts: int = 0, note: Any = None) -> int | None:
+    """Runs several ranks until all have ended.
+
+    Where possible the ranks are forks of this process, in which this function returns None, see
+    :mod:`ziggurat.parallel.forked_rank`. Otherwise each rank executes ``command``.
 
     Args:
-        command: the command that each rank executes.
+        command: the command that does in a new process what the caller does after None.
         ranks: the number of ranks.
         restarts: how often all ranks are restarted from the last checkpoint after one has crashed; there is no restart
             after an error that would occur again.
         note: called with a line for the user at each restart.
 
     Returns:
-        The first rank's exit status.
+        The first rank's exit status; None in a rank, where the environment describes it as in any launched process.
 
     Raises:
         RankFailed: a rank failed; the message names it and the cause.
     """
+    with imported_engine(_threads(ranks)) if can_fork() else contextlib.nullcontext():
+        return _launch(command, ranks, restarts, note)
+
+
+def _launch(command: Sequence[str], ranks: int, restarts: int, note: Any) -> int | None:
     restarts_left = restarts
     while True:
         with temporary_folder("ziggurat-ranks-") as folder:
-            status, failure = _run(command, ranks, folder)
+            ended = _run(command, ranks, folder)
+        if ended is None:
+            return None
+        status, failure = ended
         if failure is None:
             return status
         if failure.final or restarts_left == 0:
@@ -154,10 +166,15 @@ def report_failure(error: BaseException) -> bool:
     return True
 
 
-def _run(command: Sequence[str], ranks: int, temporary: TemporaryFolder) -> tuple[int, Failure | None]:
-    processes: list[subprocess.Popen[bytes]] = []
+_Rank = subprocess.Popen[bytes] | ForkedRank
+
+
+def _run(command: Sequence[str], ranks: int, temporary: TemporaryFolder) -> tuple[int, Failure | None] | None:
+    """Runs the ranks once. Returns exit status and failure; None in a rank that is a fork."""
+    processes: list[_Rank] = []
     signals: list[int] = []
-    folder = temporary.path
+    unfinished: list[int] = []
+    folder, launcher, forks = temporary.path, os.getpid(), can_fork()
 
     def relay(number: int, frame: FrameType | None) -> None:
         signals.append(number)
@@ -168,24 +185,27 @@ def _run(command: Sequence[str], ranks: int, temporary: TemporaryFolder) -> tupl
     read_end, write_end = os.pipe()
     try:
         for rank in range(ranks):
-            environment = {**os.environ, **_environment(rank, ranks, folder), LAUNCHER_VARIABLE: str(read_end)}
+            environment = {**_environment(rank, ranks, folder), LAUNCHER_VARIABLE: str(read_end)}
             # In its own session a rank receives Ctrl-C only once, relayed by this process. With the folder's descriptor
             # it keeps the folder if this process is killed.
-            inherited = [read_end, temporary.descriptor]
-            processes.append(
-                subprocess.Popen(list(command), env=environment, start_new_session=True, pass_fds=inherited)
-            )
+            if forks:
+                process = fork_rank(environment, before, close=[write_end])
+                if process is None:
+                    return None
+            else:
+                kept = [read_end, temporary.descriptor]
+                everything = {**os.environ, **environment}
+                process = subprocess.Popen(list(command), env=everything, start_new_session=True, pass_fds=kept)
+            processes.append(process)
         _wait(processes, signals)
     finally:
-        unfinished = [rank for rank, process in enumerate(processes) if process.poll() is None]
-        for rank in unfinished:
-            processes[rank].kill()
-            processes[rank].wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(read_end)
-        os.close(write_end)
-    codes = [process.returncode for process in processes]
+        if os.getpid() == launcher:
+            unfinished = _end(processes)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(read_end)
+            os.close(write_end)
+    codes = [process.returncode or 0 for process in processes]
     failure = _root_cause(
         {rank: code for rank, code in enumerate(codes) if not _stopped(code, signals) and rank not in unfinished},
         folder,
@@ -195,12 +215,21 @@ def _run(command: Sequence[str], ranks: int, temporary: TemporaryFolder) -> tupl
     return codes[0], failure
 
 
+def _end(processes: Sequence[_Rank]) -> list[int]:
+    """Ends the ranks that still run, and returns them."""
+    unfinished = [rank for rank, process in enumerate(processes) if process.poll() is None]
+    for rank in unfinished:
+        processes[rank].kill()
+        processes[rank].wait()
+    return unfinished
+
+
 def _stopped(code: int, signals: Sequence[int]) -> bool:
     """Returns whether an exit code means that the rank finished or was stopped by a signal, relayed by us or not."""
     return code in {0, *(128 + number for number in _STOPS), *(-number for number in signals)}
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> None:
+def _wait(processes: Sequence[_Rank], signals: Sequence[int]) -> None:
     """Waits until all ranks have ended, or until the grace period after a failure or a second signal is over."""
     deadline = None
     while None in (codes := [process.poll() for process in processes]):
@@ -212,14 +241,19 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) 
         time.sleep(0.05)
 
 
-def _environment(rank: int, ranks: int, folder: Path) -> Mapping[str, str]:
+def _threads(ranks: int) -> str:
+    """Returns OMP_NUM_THREADS of a rank: as the user has set it, or a share of the cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return os.environ.get("OMP_NUM_THREADS", str(max(1, cores // ranks)))
+
+
+def _environment(rank: int, ranks: int, folder: Path) -> Mapping[str, str]:
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // ranks))),
+        "OMP_NUM_THREADS": _threads(ranks),
         STORE_VARIABLE: str(folder / "store"),
         ERROR_VARIABLE: str(folder / f"rank-{rank}.json"),
     }

@@ -20,7 +20,7 @@ from ziggurat.core.errors import AlreadyTraining
 from ziggurat.core.files import locked_folder
 from ziggurat.core.memory import explained_out_of_memory, explained_thread_limit
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.core.statistics import load_features
+from ziggurat.core.statistics import has_statistics, load_features
 from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.features.outside_encoders import check_outside_encoders
@@ -38,7 +38,16 @@ from ziggurat.training.open_recommender import open_recommender
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender_state import restore_from
-from ziggurat.training.run_folder.run import Run, attach_dataset, check_run_folder, create_or_resume, write_results
+from ziggurat.training.run_folder.run import (
+    Run,
+    attach_dataset,
+    begin_run,
+    check_resumable,
+    check_run_folder,
+    record_config,
+    write_results,
+)
+from ziggurat.training.run_folder.run_files import CONFIG_FILE
 from ziggurat.training.warm_start.load import check_warm_start
 
 _LESS_MEMORY = (
@@ -116,17 +125,26 @@ def train(
             stack.enter_context(locked_folder(folder, "training"))
             check_warm_start(folder, experiment)
             check_outside_encoders(folder / ENCODERS, experiment.features)
-            run = create_or_resume(folder, experiment, progress.note)
+            is_new, resumes = not (folder / CONFIG_FILE).is_file(), check_resumable(folder, experiment)
+            if is_new:
+                begin_run(run)
             claims.append(stack.enter_context(claimed(run.checkpoints.store, run.owner, note=progress.note)))
             if experiment.training.readers:
-                dataset = dataset_of_readers(experiment, Path(prepared or run.folder / "dataset"), progress)
+                copy = None if prepared is None else Path(prepared)
+                dataset = dataset_of_readers(run, copy, progress, resumes=resumes)
             else:
                 dataset = prepare(experiment, prepared, progress)
+            if not is_new and not resumes:
+                progress.note(
+                    f"{folder}: was started with another config or other versions and has trained no step: starting "
+                    "again"
+                )
+                begin_run(run)
             attach_dataset(run, dataset)
             return dataset.folder
 
-        dataset = Dataset(on_first_rank(open_folder))
         run = Run(folder, experiment)
+        dataset = Dataset(on_first_rank(open_folder))
         keep_freed_memory()
         layout = experiment.layout(dataset.schema)
         opened = stack.enter_context(
@@ -136,6 +154,7 @@ def train(
             progress.note(opened.note)
         trainer = Trainer(run, dataset, opened.recommender, device, progress, claims[0] if claims else None)
         trainers.append(trainer)
+        on_first_rank(lambda: record_config(run))  # only now: whatever may refuse the training has not done so
         if trainer.at.step:
             progress.note(f"{run.folder}: resuming at step {trainer.at.step:,} of {trainer.total_steps:,}")
         started = time.perf_counter()
@@ -196,7 +215,7 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
         if split == next(iter(nonempty)):  # one split suffices
             for sentence in collapsed_tasks(metrics, run.experiment):
                 progress.note(sentence)
-    if trainer.world.leads:
+    if trainer.world.leads and has_statistics(trainer.dataset.folder):
         for warning in leak_warnings(load_features(trainer.dataset.folder)):
             progress.note(warning)
     stored = {
