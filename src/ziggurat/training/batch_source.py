@@ -8,14 +8,14 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Loader
+from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE
 from ziggurat.data.ingest.fetch import fetch_dataset
 from ziggurat.data.ingest.loader import IngestLoader
 from ziggurat.features.outside_encoders import check_outside_encoders
-from ziggurat.features.preparation.prepare import ENCODERS
 from ziggurat.features.transform import first_difference
 from ziggurat.network.access import Credentials, read_credentials
 from ziggurat.training.config import TrainingConfig
-from ziggurat.training.experiment import Experiment
+from ziggurat.training.run_folder.run import Run, check_dataset
 
 
 def training_loader(
@@ -43,27 +43,42 @@ def training_loader(
     )
 
 
-def dataset_of_readers(experiment: Experiment, folder: Path, progress: Progress) -> Dataset:
-    """Returns the dataset in ``folder``; if there is none, first copies the readers' dataset, without training rows.
+def dataset_of_readers(run: Run, folder: Path | None, progress: Progress, *, resumes: bool) -> Dataset:
+    """Returns the readers' dataset without training rows, which is copied from them unless that was done before.
+
+    A copy of another dataset than that of the config and the run is not kept, so that the next attempt copies again.
+
+    Args:
+        run: the run that is to be trained.
+        folder: the folder for the copy; default: ``dataset`` in the run folder.
+        progress: where to show progress.
+        resumes: whether the run continues. If not, a copy in the run folder is from an attempt with another config.
 
     Raises:
-        ConfigError: the dataset was encoded by another config than this experiment's.
+        ConfigError: the dataset was encoded by another config than the run's.
+        RunFolderError: the run was started on another dataset.
         DataError: an encoder from outside the package gives other ids here than when it was fitted.
         ReadersLost: no reader provides it.
     """
-    config = experiment.training
-    here = (folder / "manifest.json").is_file()
-    if here:
-        dataset = Dataset(folder)
+    experiment, place = run.experiment, run.folder / "dataset" if folder is None else folder
+
+    def check(dataset: Dataset) -> None:
+        different = first_difference(dataset.folder / ENCODERS, experiment.features, experiment.data.targets)
+        if different:
+            raise ConfigError(
+                f"{different}: the readers' dataset {dataset.fingerprint[:12]} was encoded by another config",
+                "train with the config that the readers were started with, or start them with this one",
+            )
+        if resumes:
+            check_dataset(run, dataset)
+
+    if (place / MANIFEST_FILE).is_file() and (resumes or folder is not None):
+        dataset = Dataset(place)
+        check(dataset)
     else:
+        config = experiment.training
         credentials = _credentials(config)
-        dataset = fetch_dataset(config.readers, folder, config.reader_timeout, progress, credentials)
-    different = first_difference(dataset.folder / ENCODERS, experiment.features, experiment.data.targets)
-    if different:
-        raise ConfigError(
-            f"{different}: the readers' dataset {dataset.fingerprint[:12]} was encoded by another config",
-            "train with the config that the readers were started with, or start them with this one",
-        )
+        dataset = fetch_dataset(config.readers, place, config.reader_timeout, progress, credentials, check)
     check_outside_encoders(dataset.folder / ENCODERS, experiment.features)
     return dataset
 

@@ -13,7 +13,7 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Self
@@ -63,6 +63,7 @@ def fetch_dataset(
     seconds: float,
     progress: Progress,
     credentials: Credentials = Credentials(),  # noqa: B008 - immutable
+    check: Callable[[Dataset], None] = lambda dataset: None,
 ) -> Dataset:
     """Copies the readers' dataset, except its training rows, into ``folder``.
 
@@ -72,6 +73,7 @@ def fetch_dataset(
         seconds: how long to retry while no reader is available; one answer may take half of this time.
         progress: where to show progress.
         credentials: what to show the readers, and by what to check them.
+        check: called with the copy before it is put in place; if it raises an error, no copy is left.
 
     Raises:
         ConfigError: an address is malformed, or the token would travel unencrypted.
@@ -87,6 +89,7 @@ def fetch_dataset(
             try:
                 with atomic_folder(folder) as place, _Reader(address, seconds / 2, credentials) as reader:
                     reader.copy(place, progress)
+                    check(Dataset(place))
                 return Dataset(folder)
             except LOST as error:
                 failures[address] = first_line(error)

@@ -17,7 +17,7 @@ import math
 import platform
 import secrets
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,8 @@ _MAY_DIFFER = frozenset(
     }
 )
 """Keys that may differ when a run is resumed, because they do not change what is computed."""
-_FIRST_FILES = (CONFIG_FILE, DATASET_FILE, ENCODERS, PLAN_FILE, ROW_ORDER_FILE, WARM_START_FILE)
-"""Files and folders that exist in a run folder before the first step."""
+_FIRST_FILES = (DATASET_FILE, ENCODERS, PLAN_FILE, ROW_ORDER_FILE, WARM_START_FILE)
+"""Files and folders that exist in a run folder before the first step, besides the config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,39 +297,52 @@ def check_run_folder(folder: Path) -> None:
             )
 
 
-def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str], None] = lambda _: None) -> Run:
-    """Returns the run of ``experiment`` in ``folder``: a new one, or the existing one if config and versions match.
+def check_resumable(folder: Path, experiment: Experiment) -> bool:
+    """Checks, without changing anything, that ``experiment`` may be trained in ``folder``.
 
-    A run that failed before its first step has left a config but no progress; it is started again.
+    A run that failed before its first step has left a config but no progress. :func:`begin_run` replaces it.
 
     Args:
-        folder: the run folder.
+        folder: the run folder, which need not exist.
         experiment: the config.
-        note: called with a message if a run of another config is started again.
+
+    Returns:
+        Whether the folder holds a run that is to be continued, as its config and versions match.
 
     Raises:
         RunFolderError: the folder belongs to another config (the differing keys are named) or other library versions.
     """
-    version = RUN_VERSION
-    if (folder / CONFIG_FILE).is_file():
-        run = open_run(folder)
-        version = run.files.version
-        try:
-            check_config(run, experiment)
-            check_versions(run)
-        except RunFolderError:
-            if run.metrics_path.exists() or run.checkpoints.steps():
-                raise
-            note(f"{folder}: was started with another config or other versions and has trained no step: starting again")
-            for name in _FIRST_FILES:
-                remove(folder / name)
-            version = RUN_VERSION
-    files = RunFiles(folder, version, _known_id(folder) or secrets.token_hex(8))
+    if not (folder / CONFIG_FILE).is_file():
+        return False
+    run = open_run(folder)
+    try:
+        check_config(run, experiment)
+        check_versions(run)
+    except RunFolderError:
+        if run.metrics_path.exists() or run.checkpoints.steps():
+            raise
+        return False
+    return True
+
+
+def begin_run(run: Run) -> None:
+    """Writes the first files of a run; those of a run that has trained no step are deleted."""
+    for name in _FIRST_FILES:
+        remove(run.folder / name)
+    _write_config(run, RunFiles(run.folder, RUN_VERSION, _known_id(run.folder) or secrets.token_hex(8)))
+
+
+def record_config(run: Run) -> None:
+    """Writes the config with which a run continues, and the machine on which it does."""
+    _write_config(run, run.files)
+
+
+def _write_config(run: Run, files: RunFiles) -> None:
     # The environment is written first, so a folder that has a config is complete. It says to which version the files
     # belong that are there already, so that a run of version 1 stays one.
-    files.write_json(ENVIRONMENT_FILE, environment(experiment.training.seed) | {"run_version": version})
-    files.write_config(to_yaml(experiment))
-    return Run(folder, experiment)
+    values = environment(run.experiment.training.seed) | {"run_version": files.version}
+    files.write_json(ENVIRONMENT_FILE, values)
+    files.write_config(to_yaml(run.experiment))
 
 
 def _known_id(folder: Path) -> str | None:
@@ -339,6 +352,30 @@ def _known_id(folder: Path) -> str | None:
     return None
 
 
+def check_dataset(run: Run, dataset: Dataset) -> None:
+    """Checks that a dataset is the one that a run was started on, if it has been started.
+
+    Raises:
+        RunFolderError: the run was started on other data, or its encoders are not those of the dataset.
+        DataError: the encoders of the dataset are damaged.
+    """
+    pointer = run.pointer()
+    if pointer is None:
+        return
+    if pointer.fingerprint != dataset.fingerprint:
+        raise RunFolderError(
+            f"{run.folder}: was started on dataset {pointer.fingerprint[:12]}, "
+            f"the data now prepares to {dataset.fingerprint[:12]}",
+            "restore the raw files, or train into a new run folder (--run)",
+        )
+    checksum = transform_checksum(dataset.folder / ENCODERS, dataset.checksum(ENCODERS))
+    if pointer.encoders not in {None, checksum}:
+        raise RunFolderError(
+            f"{dataset.folder}: its encoders differ from those that {run.folder} was started with",
+            "restore that dataset, or train into a new run folder (--run)",
+        )
+
+
 def attach_dataset(run: Run, dataset: Dataset) -> None:
     """Records which prepared dataset the run uses and copies its encoders, so the run can predict without the dataset.
 
@@ -346,13 +383,7 @@ def attach_dataset(run: Run, dataset: Dataset) -> None:
         RunFolderError: the run was started on other data, or its encoders are not those of the dataset.
         DataError: the encoders of the dataset or of the run are damaged.
     """
-    pointer = run.pointer()
-    if pointer is not None and pointer.fingerprint != dataset.fingerprint:
-        raise RunFolderError(
-            f"{run.folder}: was started on dataset {pointer.fingerprint[:12]}, "
-            f"the data now prepares to {dataset.fingerprint[:12]}",
-            "restore the raw files, or train into a new run folder (--run)",
-        )
+    check_dataset(run, dataset)
     theirs, encoders = dataset.folder / ENCODERS, run.folder / ENCODERS
     recorded = dataset.checksum(ENCODERS)
     if is_plain_folder(encoders):
@@ -360,11 +391,6 @@ def attach_dataset(run: Run, dataset: Dataset) -> None:
     else:
         with atomic_folder(encoders) as temporary:
             checksum = copy_transform(theirs, temporary, recorded)
-    if pointer is not None and pointer.encoders not in {None, checksum}:
-        raise RunFolderError(
-            f"{dataset.folder}: its encoders differ from those that {run.folder} was started with",
-            "restore that dataset, or train into a new run folder (--run)",
-        )
     if transform_checksum(encoders) != checksum:
         raise RunFolderError(
             f"{encoders}: is damaged, or of another run: it differs from the encoders in {dataset.folder}",
