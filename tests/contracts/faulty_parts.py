@@ -284,3 +284,22 @@ class ToNumpy(Plain):
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         logits_BT = super().logits(dense_BF, emb_BFD)
         return torch.from_numpy(np.tanh(logits_BT.detach().numpy()))
+
+
+class Sum(Model):
+    """Adds all its inputs up, and has at most parameters that are not trained."""
+
+    class Config(ModelSettings):
+        """Whether it has a frozen weight."""
+
+        frozen: bool = False
+
+        def build(self, dims: ModelDims) -> Model:
+            return Sum(self, dims)
+
+    def __init__(self, config: Any, dims: ModelDims) -> None:
+        super().__init__(dims)
+        self.weight = nn.Parameter(torch.ones(1), requires_grad=False) if config.frozen else 1.0
+
+    def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+        return self.weight * (emb_BFD.sum((1, 2)) + dense_BF.sum(1))[:, None]

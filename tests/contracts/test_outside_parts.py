@@ -27,6 +27,7 @@ from ziggurat.planning.planner import plan_tables
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import DensePart
 from ziggurat.training.scaling.model_sizes import grown_experiments, size_of, sized_experiments
+from ziggurat.training.train import train
 
 FILE = re.escape(str(Path(faulty_parts.__file__)))
 
@@ -181,6 +182,34 @@ def test_a_right_part_passes_and_draws_no_random_number(kind: str) -> None:
     before = torch.get_rng_state()
     chosen.check()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_model_that_has_nothing_to_train_is_refused_before_data_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_log(tmp_path / "log.csv", 400)
+    chosen = experiment("model", part("Sum", frozen=frozen))
+    words = r"^model: faulty_parts:Sum: has no trainable parameter, .*\n  hint: give the model one"
+    with pytest.raises(ConfigError, match=words):
+        train(chosen, "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_a_model_without_parameters_trains_where_the_steps_before_it_have_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the pooling of a sequence and the projection of a narrow table are trained."""
+    monkeypatch.chdir(tmp_path)
+    write_log(tmp_path / "log.csv", 400)
+    for path, section in (("embeddings.tables", {"user": {"dim": 4}}), (POOLING, {"name": "attention"})):
+        values = config_values(tmp_path)
+        values["training"] |= {"max_steps": 3}
+        set_by_path(values, "model", part("Sum"))
+        set_by_path(values, path, section)
+        outcome = train(parse_config(Experiment, values), f"run-{path}")
+        assert outcome.step == 3
 
 
 def test_flops_of_plain_layers_are_counted() -> None:

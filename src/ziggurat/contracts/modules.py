@@ -16,6 +16,8 @@ from ziggurat.contracts.outputs import example_inputs, rows_for, watch
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.outside.failures import PartFailed
 from ziggurat.core.parts import PartConfig
+from ziggurat.embeddings.fields import Fields
+from ziggurat.embeddings.layout import Layout
 from ziggurat.interactions.block import Block, Origin
 from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, SequenceEncoderSettings
 from ziggurat.models.model import Model, ModelDims, ModelSettings
@@ -27,7 +29,7 @@ MAX_WEIGHTS = 1 << 24
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def check_model(config: ModelSettings, dims: ModelDims, *, cuda: bool = False) -> None:
+def check_model(config: ModelSettings, dims: ModelDims, *, cuda: bool = False) -> int:
     """Checks that a model can be built, and, if it or a part of it is from outside the package, what it returns.
 
     Args:
@@ -35,16 +37,48 @@ def check_model(config: ModelSettings, dims: ModelDims, *, cuda: bool = False) -
         dims: its sizes.
         cuda: whether the model may need CUDA, because it is to be trained there.
 
+    Returns:
+        How many numbers of it the dense optimizer trains; none only for a model from outside the package.
+
     Raises:
         ConfigError: it cannot be built, fails, or returns what it may not; the message names the part.
     """
     if not comes_from_outside(config):
         with torch.device("meta"):  # only shapes are checked: no weights are allocated or initialised
-            config.built(dims)
-        return
+            return trainable_numbers(config.built(dims))
     inputs = Origin(config.title, dims.inputs, (dims.tasks,), "")
     rows = rows_for(dims.tasks, dims.features, dims.dim, dims.dense)
-    _check(lambda: config.built(dims), lambda model, device: model(*example_inputs(inputs, rows, device)), cuda=cuda)
+    call = lambda model, device: model(*example_inputs(inputs, rows, device))  # noqa: E731
+    return trainable_numbers(_check(lambda: config.built(dims), call, cuda=cuda))
+
+
+def check_trainable(config: ModelSettings, numbers: int, layout: Layout) -> None:
+    """Checks that the dense optimizer has something to train: parameters of the model, or of the fields before it.
+
+    Args:
+        config: the model's config.
+        numbers: how many numbers of the model it trains, as :func:`check_model` has counted.
+        layout: the layout of the fields.
+
+    Raises:
+        ConfigError: there is nothing.
+    """
+    if numbers:
+        return
+    with torch.device("cpu"), OwnRandom(0):
+        fields = Fields(layout)
+    if not trainable_numbers(fields):
+        raise ConfigError(
+            f"{config.title}: has no trainable parameter, and no step before it has one: the dense optimizer has "
+            "nothing to train",
+            "give the model one, such as a bias per task, torch.nn.Parameter(torch.zeros(dims.tasks)), whose "
+            "requires_grad is True",
+        )
+
+
+def trainable_numbers(module: nn.Module) -> int:
+    """Returns how many numbers of a module's parameters are trained."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 def check_sequence_encoder(config: SequenceEncoderSettings, positions: int, dim: int, *, cuda: bool = False) -> None:
@@ -110,14 +144,14 @@ def comes_from_outside(config: Any) -> bool:
     return isinstance(config, tuple | list) and any(comes_from_outside(each) for each in cast("list[Any]", config))
 
 
-def _check(build: Callable[[], ModuleT], call: Callable[[ModuleT, str], object], *, cuda: bool = False) -> None:
-    """Builds a module and calls it: on ``meta`` as in training, and as in evaluation with numbers.
+def _check(build: Callable[[], ModuleT], call: Callable[[ModuleT, str], object], *, cuda: bool = False) -> nn.Module:
+    """Builds a module and calls it: on ``meta`` as in training, and as in evaluation with numbers; returns it.
 
     Not every operation has a kernel for ``meta``, so an exception there counts only if the module is too large for
     numbers. One on the CPU does not count if the module works on the CUDA device that it is to be trained on.
     """
     failed: PartFailed | None = None
-    weights = 0
+    module, weights = nn.Module(), 0
     try:
         with torch.device("meta"):
             module = build()
@@ -130,21 +164,22 @@ def _check(build: Callable[[], ModuleT], call: Callable[[ModuleT, str], object],
     if weights > MAX_WEIGHTS:
         if failed is not None and not isinstance(failed.__cause__, NotImplementedError):
             raise failed
-        return
+        return module
     try:
-        _call_with_numbers(build, call, "cpu")
+        return _call_with_numbers(build, call, "cpu")
     except PartFailed:
         if not (cuda and torch.cuda.is_available()):
             raise
-        _call_with_numbers(build, call, f"cuda:{torch.cuda.current_device()}")
+        return _call_with_numbers(build, call, f"cuda:{torch.cuda.current_device()}")
 
 
-def _call_with_numbers(build: Callable[[], ModuleT], call: Callable[[ModuleT, str], object], device: str) -> None:
+def _call_with_numbers(build: Callable[[], ModuleT], call: Callable[[ModuleT, str], object], device: str) -> ModuleT:
     with torch.device("cpu"), OwnRandom(0):
         module = build().to(device)
     watch(module)
     module.eval()
     call(module, device)
+    return module
 
 
 def _check_masked(title: str, with_zeros_BD: Tensor, with_ones_BD: Tensor) -> None:

@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from ruamel.yaml import YAML
 
 from ziggurat.checkpoint.config import CheckpointsConfig
-from ziggurat.contracts.modules import check_model, check_sequence_encoder
+from ziggurat.contracts.modules import check_model, check_sequence_encoder, check_trainable
 from ziggurat.contracts.optimizers import check_dense_optimizer
 from ziggurat.contracts.planners import check_planner
 from ziggurat.core.config import Config, parse_config, set_by_path
@@ -101,7 +101,8 @@ class Experiment(Config):
             with within(f"features.{feature}.pooling"):
                 check_sequence_encoder(positions.encoder, positions.count, layout.table_of[feature].dim, cuda=cuda)
         with within("model"):
-            check_model(self.model, model_dims(layout), cuda=cuda)
+            numbers = check_model(self.model, model_dims(layout), cuda=cuda)
+            check_trainable(self.model, numbers, layout)
         with within("optimizer"):
             check_dense_optimizer(self.optimizer)
         with within("planning.planner"):
