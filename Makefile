@@ -53,8 +53,7 @@ coverage: dev ## the tests, and the lines that none of them reaches
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 smoke: dev ## every benchmark once, quickly, two at a time; nothing is judged or stored
-	@$(BIN)/python -m bench list | sed -n 's/^\([a-z_]*\): .*/\1/p' | xargs -n 1 -P 2 sh -c \
-	  'said=$$($(BIN)/python -m bench run "$$0" --quick 2>&1); status=$$?; printf "%s\n" "$$said"; exit $$status'
+	@$(BIN)/python -m bench smoke
 
 wheel: dev ## build dist/*.whl and install it from the package index into a fresh environment: one to five minutes
 	rm -rf dist build/wheel

@@ -20,6 +20,7 @@ from bench.quality.catalogue import (
 from bench.quality.checkpoint_bytes import CHECKPOINT_BYTES
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.system.checkpoint_crash import CHECKPOINT_CRASH
+from bench.system.checksums import CHECKSUMS
 from bench.system.cli_start import CLI_START
 from bench.system.damage import DAMAGE
 from bench.system.hostile import HOSTILE
@@ -62,6 +63,7 @@ _ALL = (
     CHECKPOINT_STALL,
     CHECKPOINT_CRASH,
     DAMAGE,
+    CHECKSUMS,
     HOSTILE,
     MODEL_SWAPS,
     INGESTION,

@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: `list`, `run`, `status` and `docs`."""
+"""The command line of the benchmarks: `list`, `run`, `smoke`, `status` and `docs`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import docs, results
 from bench.benchmark import Benchmark, Context, judge
 from bench.catalogue import BENCHMARKS
+from bench.smoke import smoke
 from bench.tables import markdown, stored_table
 from ziggurat.core.errors import ZigguratError
 
@@ -36,6 +37,8 @@ def main(
                 return _list(benchmarks, options.names)
             case "run":
                 return _run(benchmarks[options.name], options.quick, options.data, root)
+            case "smoke":
+                return smoke(list(benchmarks))
             case "status":
                 return _status(benchmarks, root, options.json)
             case _:
@@ -62,6 +65,7 @@ def _parser(benchmarks: Mapping[str, Benchmark]) -> argparse.ArgumentParser:
     run.add_argument(
         "--data", type=Path, default=None, metavar="DIR", help="folder of real data, for benchmarks that can use it"
     )
+    commands.add_parser("smoke", help="a quick run of every benchmark, two at a time")
     status = commands.add_parser("status", help="stored results, and whether the code has changed since")
     status.add_argument("--json", action="store_true", help="print JSON with all changes")
     commands.add_parser("docs", help="rewrite the tables in docs/benchmarks.md")
@@ -88,7 +92,7 @@ def _run(benchmark: Benchmark, quick: bool, data: Path | None, root: Path) -> in
         return 0
     cache = root / "bench" / ".cache"
     cache.mkdir(parents=True, exist_ok=True)
-    origin = results.origin(benchmark, root)
+    origin = {} if quick else results.origin(benchmark, root)
     result = benchmark.run(Context(quick, data, cache, say))
     stored = results.describe(benchmark, result, origin)
     print(stored_table(stored))

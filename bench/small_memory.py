@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import time
 from collections.abc import Generator
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup/memory")
+
+_RELEASE_S = 30.0
 
 
 def unavailable() -> str | None:
@@ -21,7 +25,8 @@ def unavailable() -> str | None:
 def limited(size: int, name: str = "test") -> Generator[Path]:
     """Creates a control group limited to ``size`` bytes, swap included, and removes it at the end.
 
-    A process joins the group when its id is written to the group's ``cgroup.procs``.
+    A process joins the group when its id is written to the group's ``cgroup.procs``. At the end it must have ended; the
+    kernel may need a moment to release what a killed one held.
     """
     group = ROOT / f"ziggurat-{name}-{os.getpid()}"
     group.mkdir()
@@ -29,7 +34,20 @@ def limited(size: int, name: str = "test") -> Generator[Path]:
         resize(group, size)
         yield group
     finally:
-        group.rmdir()
+        _remove(group)
+
+
+def _remove(group: Path) -> None:
+    deadline = time.monotonic() + _RELEASE_S
+    while True:
+        try:
+            group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def resize(group: Path, size: int) -> None:
