@@ -16,7 +16,7 @@ from make_stored import digests_of, metrics_of, probabilities_of, processor
 import ziggurat
 from ziggurat.checkpoint.inspect.run_folders import open_folder
 from ziggurat.core.plan import Plan
-from ziggurat.training.run_folder.run import environment
+from ziggurat.training.run_folder.resume import environment
 
 STORED = Path(__file__).parent / "stored"
 EXAMPLES = Path(__file__).parents[2] / "examples"

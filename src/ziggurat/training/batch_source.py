@@ -15,7 +15,8 @@ from ziggurat.features.outside_encoders import check_outside_encoders
 from ziggurat.features.transform import first_difference
 from ziggurat.network.access import Credentials, read_credentials
 from ziggurat.training.config import TrainingConfig
-from ziggurat.training.run_folder.run import Run, check_dataset
+from ziggurat.training.run_folder.resume import check_dataset
+from ziggurat.training.run_folder.run import Run
 
 
 def training_loader(

@@ -38,15 +38,14 @@ from ziggurat.training.open_recommender import open_recommender
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender_state import restore_from
-from ziggurat.training.run_folder.run import (
-    Run,
+from ziggurat.training.run_folder.resume import (
     attach_dataset,
     begin_run,
     check_resumable,
     check_run_folder,
     record_config,
-    write_results,
 )
+from ziggurat.training.run_folder.run import Run, write_results
 from ziggurat.training.run_folder.run_files import CONFIG_FILE
 from ziggurat.training.warm_start.load import check_warm_start
 

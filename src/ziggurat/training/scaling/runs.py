@@ -12,7 +12,8 @@ from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run_folder.metrics_log import read_metrics_log
-from ziggurat.training.run_folder.run import Run, check_config, check_versions, open_run
+from ziggurat.training.run_folder.resume import check_config, check_versions
+from ziggurat.training.run_folder.run import Run, open_run
 from ziggurat.training.run_folder.run_files import RESULTS_FILE
 from ziggurat.training.scaling.model_sizes import SizedExperiment
 from ziggurat.training.scaling.result import DivergedRun, Judged, RunResult
