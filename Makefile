@@ -8,7 +8,7 @@ RUN := runs/movielens
 PYTEST_WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev hooks demo test lint format typecheck imports unit coverage smoke wheel lock clean
+.PHONY: help install dev hooks demo test lint format typecheck imports unit drills coverage smoke wheel lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,7 +47,10 @@ imports: dev
 
 unit: dev ## the tests alone
 	@$(BIN)/python -m compileall -q src tests bench -x '\.cache|peers'  # the tests start hundreds of processes: none compiles again
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --drills no
+
+drills: dev ## the tests that take longest, of which `make test` runs one of each kind (tests/drills.py)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --drills only
 
 coverage: dev ## the tests, and the lines that none of them reaches
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term

@@ -12,6 +12,7 @@ import os
 import pytest
 from hypothesis import settings
 
+from tests.drills import DRILLS
 from ziggurat.cli.main import GC_THRESHOLD
 
 gc.set_threshold(GC_THRESHOLD)
@@ -26,5 +27,22 @@ LONG = ("distributed", "training", "end_to_end", "bench", "features", "planning"
 """Folders whose files go first."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--drills", choices=["no", "only"], help="leave out the tests in tests/drills.py, or run them alone"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(folder) if (folder := item.path.parent.name) in LONG else len(LONG))
+    if config.option.drills is None:
+        return
+    ids = [item.nodeid for item in items]
+    drills = {each for each in ids if each.startswith(tuple(DRILLS))}
+    files = {each.partition("::")[0] for each in ids}
+    wrong = [each for each in DRILLS if each.partition("::")[0] in files and not any(i.startswith(each) for i in ids)]
+    if wrong:
+        raise pytest.UsageError(f"tests/drills.py: no test is named {wrong[0]}")
+    left_out = [item for item in items if (item.nodeid in drills) == (config.option.drills == "no")]
+    items[:] = [item for item in items if (item.nodeid in drills) == (config.option.drills == "only")]
+    config.hook.pytest_deselected(items=left_out)

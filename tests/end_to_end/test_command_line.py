@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tests import commands
 
-def ziggurat(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ziggurat", *arguments]
-    result = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert result.returncode == 0, result.stderr
-    return result
+
+def ziggurat(*arguments: str, folder: Path) -> str:
+    """Runs a command that must succeed; returns its stdout."""
+    status, out, err = commands.ziggurat(*arguments, folder=folder)
+    assert status == 0, err
+    return out
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
     ziggurat("generate", "shop.csv", "--rows", "12000", "--shape", "demo", "--seed", "7", folder=folder)
-    (folder / "exp.yaml").write_text(ziggurat("init", "shop.csv", folder=folder).stdout)
+    (folder / "exp.yaml").write_text(ziggurat("init", "shop.csv", folder=folder))
     ziggurat("prepare", "exp.yaml", folder=folder)
     ziggurat("train", "exp.yaml", "--set", "training.epochs=2", folder=folder)
     return folder
@@ -49,7 +46,7 @@ def test_preparing_and_training_again_change_no_file(trained: Path) -> None:
 
 
 def test_evaluate_prints_json(trained: Path) -> None:
-    printed = json.loads(ziggurat("evaluate", "runs/shop", "--json", folder=trained).stdout)
+    printed = json.loads(ziggurat("evaluate", "runs/shop", "--json", folder=trained))
     stored = json.loads((trained / "runs" / "shop" / "results.json").read_text())["figures"]["test"]
     assert {name: printed[name] for name in stored} == pytest.approx(stored, nan_ok=True)
 
@@ -72,7 +69,7 @@ def test_the_report_is_one_self_contained_file(trained: Path) -> None:
 
 
 def test_schema_accepts_the_config_that_init_wrote(trained: Path) -> None:
-    schema = json.loads(ziggurat("schema", folder=trained).stdout)
+    schema = json.loads(ziggurat("schema", folder=trained))
     assert schema["properties"].keys() >= {"name", "data", "features", "embeddings", "model", "optimizer", "training"}
     assert schema["additionalProperties"] is False
     assert "Rows per step" in schema["$defs"]["TrainingConfig"]["properties"]["batch_size"]["description"]

@@ -25,8 +25,8 @@ STEPS = 100
 ROWS, IDS = 1024, 20
 
 
-def losses(config: ModelConfig) -> list[float]:
-    """Returns the loss before each of 100 Adam steps on 1,024 rows with 3 numbers, 4 ids of 20 and a noisy label.
+def losses(config: ModelConfig, steps: int = STEPS) -> list[float]:
+    """Returns the loss before each of so many Adam steps on 1,024 rows with 3 numbers, 4 ids of 20 and a noisy label.
 
     Weights are drawn in single precision; training is in double precision. In single precision Wukong and DHEN drift:
     two orders of summation, which differ by 1e-7 at first, give losses that differ by percents after about 60 steps.
@@ -46,7 +46,7 @@ def losses(config: ModelConfig) -> list[float]:
     tables.double()
     optimizer = torch.optim.Adam([*tables.parameters(), *model.parameters()], lr=0.002)
     history: list[float] = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         emb_BFD = torch.stack([table(ids_BF[:, f]) for f, table in enumerate(tables)], dim=1)
         loss = F.binary_cross_entropy_with_logits(model(dense_BF, emb_BFD), labels_B1)
         history.append(loss.item())
