@@ -21,6 +21,7 @@ from ziggurat.checkpoint.format import blocks
 from ziggurat.checkpoint.format.manifest import ManifestFile, TableShape
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.saver import Saver
+from ziggurat.core.errors import RunFolderError
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.dirty_rows import DirtyRows, TrackedShard
 from ziggurat.parallel.tensor_slices import TensorSlice
@@ -361,3 +362,9 @@ def test_an_update_from_a_full_checkpoint_lists_the_rows_that_differ(folder: Che
     assert update is not None
     assert update.rows["item"].tolist() == [4, 9, 200]
     assert not torch.signbit(mine_RD[9]).any()
+
+
+def test_a_run_in_place_of_its_checkpoints_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("name: shop\n")
+    with pytest.raises(RunFolderError, match=r"is a run; a follower takes its checkpoints\n.*checkpoints"):
+        Follower(str(tmp_path))

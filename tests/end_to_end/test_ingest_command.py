@@ -114,6 +114,13 @@ def test_the_addresses_are_printed_and_written_to_the_file(serving: Serving) -> 
     assert (serving.folder / "addresses").read_text().split() == serving.addresses
 
 
+def test_the_address_file_of_running_readers_is_not_taken_from_them(serving: Serving) -> None:
+    status, _, err = ziggurat("ingest", "exp.yaml", "--address-file", "addresses", folder=serving.folder)
+    assert status == 1
+    assert "error: --address-file addresses: holds the addresses of readers that are running" in err
+    assert (serving.folder / "addresses").read_text().split() == serving.addresses
+
+
 def test_training_with_readers_gives_the_same_weights(
     serving: Serving, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

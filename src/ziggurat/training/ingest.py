@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -61,8 +62,8 @@ def ingest(
         progress: where to show progress.
 
     Raises:
-        ConfigError: a port is out of range or in use, the host address is not available, or other machines could reach
-            it without token or TLS.
+        ConfigError: a port is out of range or in use, the host address is not available, other machines could reach it
+            without token or TLS, or the address file is that of running readers.
         DataError, FeatureError: as in :func:`ziggurat.prepare`; with ``raw``, there are no encoders, or they were
             fitted to other data.
     """
@@ -76,7 +77,7 @@ def ingest(
     progress = progress or Silent()
     addresses = None if address_file is None else Path(address_file)
     if addresses is not None:
-        addresses.unlink(missing_ok=True)  # left by readers that were killed
+        _remove_left_over(addresses)
     folder = None if prepared is None else Path(prepared)
     if raw:
         served = _from_raw(experiment, folder, progress)
@@ -149,7 +150,26 @@ def _published_addresses(addresses: Sequence[str], path: Path | None) -> Generat
         return
     with atomic_file(path) as temporary:
         temporary.write_text("".join(f"{address}\n" for address in addresses), encoding="utf-8")
-    try:
-        yield
-    finally:
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # says that these readers run
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _remove_left_over(path: Path) -> None:
+    """Removes an address file that killed readers have left.
+
+    Raises:
+        ConfigError: its readers are running.
+    """
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"--address-file {path}: holds the addresses of readers that are running",
+                "choose another file, or end them first",
+            ) from None
         path.unlink(missing_ok=True)

@@ -77,6 +77,9 @@ class Follower:
         lock: held while an update is applied; readers should hold it as well.
         on_change: called with each update while the lock is held, so that caches can drop its rows.
 
+    Raises:
+        RunFolderError: ``folder`` is a run, not its checkpoints.
+
     Attributes:
         tables: name -> tensor; the tensors are never replaced.
         dense: ``GROUP/NAME`` -> tensor, on the CPU; a new mapping after each update.
@@ -91,6 +94,7 @@ class Follower:
         lock: AbstractContextManager[Any] | None = None,
         on_change: Callable[[Update], None] | None = None,
     ) -> None:
+        _refuse_run(folder)
         self._folder = folder if isinstance(folder, CheckpointFolder) else CheckpointFolder(folder)
         self._reader = IncrementalReader(self._folder, tables, groups)
         self._groups = tuple(groups)
@@ -212,3 +216,11 @@ class Follower:
 
 def _warn(error: RecoverableError) -> None:
     _log.warning("going on with what is held, and trying again: %s", error)
+
+
+def _refuse_run(folder: CheckpointFolder | str | Path | Store) -> None:
+    if isinstance(folder, str | Path) and "://" not in str(folder) and (Path(folder) / "config.yaml").is_file():
+        raise RunFolderError(
+            f"{folder}: is a run; a follower takes its checkpoints",
+            f"give {Path(folder) / 'checkpoints'}, or the place that `checkpoints.store` in its config names",
+        )
