@@ -2,7 +2,6 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := src tests tools $(wildcard bench)
 DATASETS := datasets
 RUN := runs/movielens
 PYTEST_WORKERS ?= 3
@@ -19,7 +18,7 @@ install: ## create .venv with ziggurat and what it needs (CPU or CUDA, by what t
 dev: ## the same, with the tools that `make test` runs
 	@$(PYTHON) tools/install.py --dev --venv $(VENV)
 
-hooks: dev ## run the gates of lint and types before each commit, and imports and tests before each push
+hooks: dev ## run the gates of lint, types and imports before each commit, and the tests before each push
 	$(BIN)/pre-commit install --install-hooks --hook-type pre-commit --hook-type pre-push
 
 demo: install ## fetch MovieLens-100K, train, evaluate and write the report

@@ -51,6 +51,7 @@ class Own:
 def own_shapes() -> Iterator[None]:
     module = types.ModuleType("own_shapes")
     module.Own, module.Whole = Own, Whole  # type: ignore[attr-defined]
+    module.__dict__["a_function"] = len
     sys.modules["own_shapes"] = module
     yield
     del sys.modules["own_shapes"]
@@ -88,15 +89,20 @@ def test_a_copy_of_a_part_keeps_its_reference() -> None:
             r"shape\.size: Input should be greater than 0; received 0",
         ),
         ({"many": [{"import": "own_shapes:Own", "size": "x"}]}, r"many\.0\.size: Input should be a whole number"),
-        ({"shape": {"import": "own_shapes:Own", "name": "small"}}, r"shape\.name: unknown key; allowed: size"),
+        (
+            {"shape": {"import": "own_shapes:Own", "name": "small"}},
+            r"shape\.import: has both name \('small'\) and import \(own_shapes:Own\), which exclude each other",
+        ),
         ({"shape": {"import": "no_such:Own"}}, r"shape\.import: there is no module 'no_such'; it is looked for"),
         (
             {"shape": {"import": "own_shapes:Ovn"}},
             r"shape\.import: own_shapes \(.*\) has no 'Ovn'; did you mean 'Own'\?\n  hint: correct the name",
         ),
         ({"shape": {"import": "own_shapes"}}, r"shape\.import: expected MODULE:CLASS, .* received 'own_shapes'"),
+        ({"shape": {"import": "own_shapes.Own"}}, r"write it as in own_shapes:Own"),
+        ({"shape": {"import": "own_shapes:a_function"}}, r"own_shapes:a_function is a builtin_function.*, not a class"),
         ({"shape": {"import": 3}}, r"shape\.import: expected MODULE:CLASS"),
-        ({"shape": {"import": "own_shapes:Whole"}}, r"own_shapes:Whole is no shape: it has no nested class Config"),
+        ({"shape": {"import": "own_shapes:Whole"}}, r"own_shapes:Whole is not a shape: it has no nested class Config"),
         ({"shape": {"name": "smal"}}, r"shape\.name: unknown 'smal'; did you mean 'small'\? allowed: small, large"),
     ],
 )

@@ -443,10 +443,3 @@ def test_a_history_shares_the_table_of_the_column_whose_values_it_holds(
     assert features["hist"].kind == "sequence"
     assert features["hist"].table == ("item" if shared else None)
     assert ("values of item" in features["hist"].reason) is shared
-
-
-@pytest.mark.parametrize("content", [b"\0" * 10**6, ",".join(f"c{number}" for number in range(10**5)).encode()])
-def test_a_first_line_that_is_no_header_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "log.csv").write_bytes(content)
-    with pytest.raises(DataError, match=r"log\.csv: the first lines cannot be read as CSV|log\.csv: holds no rows"):
-        infer_files(tmp_path, "log.csv")

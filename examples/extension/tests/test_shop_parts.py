@@ -51,7 +51,9 @@ def ziggurat(folder: Path, *arguments: str) -> str:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the example with a small log."""
     folder = tmp_path_factory.mktemp("extension") / "shop"
-    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+    shutil.copytree(
+        FOLDER, folder, ignore=shutil.ignore_patterns("tests", "__pycache__", "runs", "prepared", "*.csv", "*.json")
+    )
     ziggurat(folder, "generate", "shop.csv", "--rows", "2000")
     return folder
 

@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from ziggurat.core.config import Config
 from ziggurat.core.config_places import IMPORT_KEY, IMPORTED
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import ConfigError, shorten
 from ziggurat.core.outside.failures import called
 from ziggurat.core.outside.importing import CannotImport, import_named
 
@@ -107,7 +107,13 @@ class Importable:
                 return inner(value)
             section = dict(cast("Mapping[str, Any]", value))
             reference = section.pop(IMPORT_KEY)
-            config = imported_config(reference, self.base, self.noun).model_validate(section)
+            imported = imported_config(reference, self.base, self.noun)
+            if "name" in section and "name" not in imported.model_fields:
+                raise _error(
+                    f"has both name ({shorten(section['name'])}) and import ({reference}), which exclude each other",
+                    f"leave name out for a part from outside, or import for a built-in {self.noun}",
+                )
+            config = imported.model_validate(section)
             config._reference = str(reference)  # pyright: ignore[reportPrivateUsage]  (of our own base class)
             return config
 
@@ -160,7 +166,7 @@ def imported_config(reference: Any, base: type[PartT], noun: str) -> type[PartT]
         raise _error(error.problem, error.hint, error.module, error.alias) from error.__cause__
     config: Any = found if isinstance(found, type) and issubclass(found, PartConfig) else getattr(found, "Config", None)
     if not (isinstance(config, type) and issubclass(config, base)):
-        raise _error(*_of_another_kind(reference, config, base, noun))
+        raise _error(*_of_another_kind(reference, found, config, base, noun))
     missing = sorted(getattr(config, "__abstractmethods__", ()))
     if missing:
         raise _error(f"{reference}: its Config lacks {', '.join(missing)}", f"define it as {public_name(base)} does")
@@ -168,8 +174,8 @@ def imported_config(reference: Any, base: type[PartT], noun: str) -> type[PartT]
     return config
 
 
-def _of_another_kind(reference: Any, config: Any, base: type[PartConfig], noun: str) -> tuple[str, str]:
-    """Returns problem and hint for a class whose ``Config`` is not one of the kind that is wanted."""
+def _of_another_kind(reference: Any, found: Any, config: Any, base: type[PartConfig], noun: str) -> tuple[str, str]:
+    """Returns problem and hint for what is no class, or whose ``Config`` is not one of the kind that is wanted."""
     mro = config.__mro__ if isinstance(config, type) else ()
     other = next((_NOUNS[each] for each in mro if each in _NOUNS), None)
     wanted = public_name(base)
@@ -178,14 +184,20 @@ def _of_another_kind(reference: Any, config: Any, base: type[PartConfig], noun: 
             f"{reference} is {article(other)}, not {article(noun)}",
             f"name {article(noun)} here; the table in docs/extending.md says where a config names each kind of part",
         )
+    module, _, name = wanted.rpartition(".")
+    if not isinstance(found, type):
+        return (
+            f"{reference} is {article(type(found).__name__)}, not a class",
+            f"name a class that has a nested class Config, derived from {wanted}",
+        )
     if config is None:
         return (
-            f"{reference} is no {noun}: it has no nested class Config",
-            f"give it one: `class Config({wanted.rpartition('.')[2]})`, from {wanted}",
+            f"{reference} is not {article(noun)}: it has no nested class Config",
+            f"give it one: `class Config({name})`, with `from {module} import {name}`",
         )
     return (
-        f"{reference} is no {noun}: its nested class Config must be derived from {wanted}",
-        f"write `class Config({wanted.rpartition('.')[2]})`",
+        f"{reference} is not {article(noun)}: its nested class Config must be derived from {wanted}",
+        f"write `class Config({name})`, with `from {module} import {name}`",
     )
 
 

@@ -1,4 +1,4 @@
-"""Failures of code from outside the package, told by the files and lines of that code alone.
+"""Failures of code from outside the package, shown by the files and lines of that code alone.
 
 Such code is called by torch and by this package, so its tracebacks are long. The lines that its author can do
 something about are those of their own files.
@@ -56,7 +56,7 @@ def called(title: str, doing: str, function: Callable[[], T], *, defined: object
         if _lacks_memory(error):
             raise
         hint = _FROZEN if "Instance is frozen" in str(error) else hint
-        raise PartFailed(f"{title}: {doing} raised {_told(error, defined)}", hint or _CORRECT) from error
+        raise PartFailed(f"{title}: {doing} raised {_with_lines(error, defined)}", hint or _CORRECT) from error
 
 
 def explained_failure(error: BaseException) -> PartFailed | None:
@@ -66,7 +66,7 @@ def explained_failure(error: BaseException) -> PartFailed | None:
         return None
     who = ", ".join(_references(own)) or str(own[-1][0].f_globals.get("__name__"))
     return PartFailed(
-        f"{who} raised {_told(error)}",
+        f"{who} raised {_with_lines(error)}",
         "correct that code; with ZIGGURAT_TRACEBACK=1 set, the whole traceback is printed",
     )
 
@@ -104,7 +104,7 @@ def place_of(function: object) -> str | None:
     return f"{file}, line {line}"
 
 
-def _told(error: BaseException, defined: object = None) -> str:
+def _with_lines(error: BaseException, defined: object = None) -> str:
     lines = own_lines(error.__traceback__)
     if not lines and defined is not None and (place := place_of(defined)) is not None:
         lines = [f"{place}: defined here"]

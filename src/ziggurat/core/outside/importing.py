@@ -91,6 +91,9 @@ def _parsed(reference: Any) -> tuple[str, str]:
     if not isinstance(reference, str):
         raise CannotImport(problem, "write the reference as text")
     dotted = module.strip().removesuffix(".py").strip("./").replace("/", ".")
+    before, _, last = dotted.rpartition(".")
+    if not attribute and before and last[:1].isupper():
+        dotted, attribute = before, last
     likely = f"{dotted}:{attribute or 'CLASS'}" if _FORM.fullmatch(dotted) else ""
     raise CannotImport(problem, f"write it as in {likely or 'my_package.my_module:MyClass'}")
 
