@@ -114,7 +114,7 @@ THROUGHPUT = Benchmark(
         "frappe_vs_best_peer": Target(1.2),
         "tables_vs_best_peer": Target(5),
         "frappe_vs_handwritten": Target(0.85),
-        "tables_vs_handwritten": Target(0.85),
+        "tables_vs_handwritten": Target(0.92),
     },
     depends_on=("bench/system/throughput.py", "bench/peers/requirements.txt"),
     run=run,

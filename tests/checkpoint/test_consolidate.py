@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.small_disk import small_disk
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.format.whole_file import NAMES, TensorDescription, create
+from ziggurat.checkpoint.format.whole_file import DTYPE_NAMES, TensorDescription, mapped_safetensors
 from ziggurat.checkpoint.inspect import consolidate as consolidate_module
 from ziggurat.checkpoint.inspect.consolidate import gather
 from ziggurat.core.errors import DataError, RunFolderError
@@ -31,7 +31,7 @@ def tensor_descriptions(draw: st.DrawFn) -> dict[str, TensorDescription]:
     names = draw(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=6, unique=True))
     names = [name for name in names if name != "__metadata__"]
     shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
-    return {name: TensorDescription(draw(st.sampled_from(list(NAMES))), draw(shapes)) for name in names}
+    return {name: TensorDescription(draw(st.sampled_from(list(DTYPE_NAMES))), draw(shapes)) for name in names}
 
 
 @settings(max_examples=60, deadline=None)
@@ -40,7 +40,7 @@ def test_files_filled_in_place_are_read_by_safetensors(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, TensorDescription], seed: int
 ) -> None:
     path = tmp_path_factory.mktemp("file") / "made.safetensors"
-    made = create(path, tensors, {"step": "3", "word": "ü"})
+    made = mapped_safetensors(path, tensors, {"step": "3", "word": "ü"})
     draw = torch.Generator().manual_seed(seed)
     for name, tensor in made.items():
         assert (tensor.dtype, tuple(tensor.shape)) == (tensors[name].dtype, tensors[name].shape)

@@ -30,7 +30,7 @@ def by_name(found: list[Difference]) -> dict[str, Difference]:
 @pytest.mark.parametrize("size", [1, 100, 1_000, 10**9])
 def test_differences_match_the_values(folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(differences_module, "RANGE_BYTES", size)
-    monkeypatch.setattr(differences_module, "_CHUNK_NUMBERS", 50)
+    monkeypatch.setattr(differences_module, "_CHUNK_VALUES", 50)
     user, item = Table("user", 90, 3, seed=1), Table("item", 300, 7)
     item.weight_RD[5, 2] = math.nan  # the same NaN in both is not a difference
     dense = {"dense/w": torch.arange(6.0).view(2, 3), "dense/one": torch.tensor(1.0), "dense/none": torch.zeros(0)}

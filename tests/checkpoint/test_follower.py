@@ -66,10 +66,10 @@ def test_a_follower_holds_what_a_restore_gives(
 
 
 @pytest.mark.parametrize(
-    ("policy", "read", "whole"),
+    ("policy", "read", "full"),
     [("full", {5}, True), ("one_shot", {5}, False), ("intermittent", {5}, False), ("consecutive", {3, 4, 5}, False)],
 )
-def test_only_what_is_missing_is_read(folder: CheckpointFolder, policy: str, read: set[int], whole: bool) -> None:
+def test_only_what_is_missing_is_read(folder: CheckpointFolder, policy: str, read: set[int], full: bool) -> None:
     table, store = Table(rows=1000), read_only(folder)
     follower = Follower(store)
     with saver(folder, table, policy=policy) as saving:
@@ -82,11 +82,11 @@ def test_only_what_is_missing_is_read(folder: CheckpointFolder, policy: str, rea
             table.change(10)
     update = follower.advance()
     assert update is not None
-    assert (update.whole, store.steps_read()) == (whole, read)
+    assert (update.full, store.steps_read()) == (full, read)
     files = [file for step in read for file in manifest_of(folder, step).files]
     rows = sum(file.bytes for file in files if file.blocks)
     assert update.bytes == rows + sum(file.bytes for file in manifest_of(folder, 5).files if not file.blocks)
-    assert whole or 10 <= len(update.rows["item"]) <= 40
+    assert full or 10 <= len(update.rows["item"]) <= 40
     assert_holds(follower, folder, 5)
 
 
@@ -103,7 +103,7 @@ def test_a_consecutive_follower_needs_no_checkpoint_before_its_own(folder: Check
     folder.store.delete(folder_of(1))
     update = follower.advance()
     assert update is not None
-    assert not update.whole
+    assert not update.full
     assert torch.equal(follower.tables["item"], expected)
 
 
@@ -221,7 +221,7 @@ def test_rows_missing_in_a_newer_delta_come_from_the_full_checkpoint(folder: Che
     store.steps_read()
     update = follower.advance()
     assert update is not None
-    assert update.whole
+    assert update.full
     assert store.steps_read() == {1, 3}
     assert_holds(follower, folder, 3)
     assert torch.equal(follower.tables["item"], table.weight_RD)
@@ -281,7 +281,7 @@ def test_columns_of_several_shards(folder: CheckpointFolder, policy: str) -> Non
             saving.finish()
             update = follower.advance()
             assert update is not None
-            assert update.whole == (step == 1)
+            assert update.full == (step == 1)
             assert torch.equal(follower.tables["item"], table.weight_RD)
             table.change(part, ids)
         base_RD = table.weight_RD.clone()
@@ -303,7 +303,7 @@ def test_columns_of_several_shards(folder: CheckpointFolder, policy: str) -> Non
         saving.save(6, dense(6), {})
     update = follower.advance()
     assert update is not None
-    assert update.whole
+    assert update.full
     assert torch.equal(follower.tables["item"], table.weight_RD)
     assert not torch.equal(table.weight_RD, base_RD)
 

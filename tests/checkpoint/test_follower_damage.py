@@ -116,7 +116,7 @@ def test_the_next_full_checkpoint_replaces_a_damaged_chain(folder: CheckpointFol
             else:
                 update = follower.advance()
                 assert update is not None
-                assert update.whole == (step != 2)
+                assert update.full == (step != 2)
                 assert_holds(follower, folder, step)
             table.change(10)
 
@@ -157,7 +157,7 @@ def test_a_step_that_was_written_again_is_followed_by_its_id(folder: CheckpointF
         saving.save(3, dense(4), {}, exact=True)
     update = follower.advance()
     assert update is not None
-    assert (update.from_step, update.to_step, update.whole) == (3, 3, True)
+    assert (update.from_step, update.to_step, update.full) == (3, 3, True)
     assert follower.reference != first
     assert_holds(follower, folder, 3)
     assert torch.equal(follower.tables["item"], table.weight_RD)
@@ -178,7 +178,7 @@ def test_a_training_that_begins_anew_is_followed(folder: CheckpointFolder) -> No
         saving.save(2, dense(2), {})
     update = follower.advance()
     assert update is not None
-    assert (update.from_step, update.to_step, update.whole) == (8, 2, True)
+    assert (update.from_step, update.to_step, update.full) == (8, 2, True)
     assert_holds(follower, folder, 2)
 
 
@@ -240,7 +240,7 @@ def test_after_an_interrupted_update_everything_is_read_again(
     assert follower.step is None
     update = follower.advance()
     assert update is not None
-    assert (update.from_step, update.to_step, update.whole) == (None, 2, True)
+    assert (update.from_step, update.to_step, update.full) == (None, 2, True)
     assert_holds(follower, folder, 2)
 
 

@@ -177,7 +177,7 @@ def test_an_object_store_is_followed(s3: str) -> None:
             saving.finish()
             update = follower.advance()
             assert update is not None
-            assert update.whole == (step == 1)
+            assert update.full == (step == 1)
             assert_holds(follower, folder, step)
             table.change(10)
     follower.verify()

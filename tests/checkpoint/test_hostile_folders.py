@@ -135,8 +135,8 @@ MANIFESTS: dict[str, tuple[Harm, str]] = {
     "an unknown table": (block(table="nobody"), "unknown table 'nobody'"),
     "an unknown state": (block(bits={"weight": 32, "spy": 32}), "no state 'spy'"),
     "5 bits": (block(bits={"weight": 5}), "bits.weight"),
-    "a table of 10^12 rows": (table("item", rows=10**12), "not of the tables, or not of the kind"),
-    "a table of 10^9 columns": (table("item", dim=10**9), "not of the tables, or not of the kind"),
+    "a table of 10^12 rows": (table("item", rows=10**12), "has other tables or another kind than"),
+    "a table of 10^9 columns": (table("item", dim=10**9), "has other tables or another kind than"),
     "a full table of 10^12 rows": (
         signed(lambda m: m["tables"]["item"].update(rows=10**12), 1),
         "numbers of table 'item', which has 7,000,000,000,000",

@@ -105,7 +105,7 @@ def test_bytes_of_a_table_are_those_of_its_tensors(folder: CheckpointFolder, bit
         manifest = folder.manifest(step)
         assert manifest is not None
         for file in manifest.files:
-            tables = {str(block.number): block.table for block in file.blocks}
+            tables = {str(block.index): block.table for block in file.blocks}
             for name, tensor in load_file(path_of(folder, step, file.name)).items():
                 if tables:
                     counted[tables[name.partition(".")[0]]] += tensor.nbytes

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ziggurat.checkpoint.format import packing
 from ziggurat.checkpoint.format.packing import CodeBits, chunks, pack, unpack
-from ziggurat.checkpoint.format.quantise import Bits, Method, dequantise, finite, quantise, row_bytes
+from ziggurat.checkpoint.format.quantise import Bits, Method, dequantise, finite_rows, quantise, row_bytes
 from ziggurat.core.errors import DataError
 
 CODE_BITS: tuple[CodeBits, ...] = (2, 3, 4, 8, 16)
@@ -347,7 +347,7 @@ def test_rows_are_not_modified_and_may_have_any_memory_layout(
 def test_no_rows(bits: Bits) -> None:
     empty_UD = torch.empty(0, 7)
     assert dequantise(quantise(empty_UD, bits), bits, 7).shape == (0, 7)
-    assert finite(empty_UD).shape == (0,)
+    assert finite_rows(empty_UD).shape == (0,)
 
 
 # --- errors ---
@@ -360,8 +360,8 @@ def test_a_row_that_cannot_be_quantised_is_named(bits: CodeBits, method: Method,
     rows_UD[[2345, 2999], [3, 0]] = wrong
     with pytest.raises(DataError, match=rf"row 2345: .*only finite ones can be written in {bits} bits\n.*32 bits"):
         quantise(rows_UD, bits, method)
-    assert (~finite(rows_UD)).nonzero().flatten().tolist() == [2345, 2999]
-    assert quantise(rows_UD[finite(rows_UD)], bits, method)["low"].shape == (2998,)
+    assert (~finite_rows(rows_UD)).nonzero().flatten().tolist() == [2345, 2999]
+    assert quantise(rows_UD[finite_rows(rows_UD)], bits, method)["low"].shape == (2998,)
 
 
 def test_parts_that_do_not_fit_are_named() -> None:

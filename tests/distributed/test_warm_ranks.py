@@ -18,7 +18,7 @@ from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.plan import Plan
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.warm_start.load import warm_started
+from ziggurat.training.warm_start.load import read_warm_start
 
 TABLES = ("user", "item", "tags")
 PLANS: dict[str, dict[str, Any]] = {
@@ -88,7 +88,7 @@ def test_two_ranks_start_like_one(
     for key, tensor in alone.items():
         assert torch.equal(pair[name][key], tensor), key
     assert float(alone["table_optimizer/item/sum"].sum()) > 0
-    records = [warm_started(api.load_run(folder / run)) for run in ("alone/alone", f"pair/{name}")]
+    records = [read_warm_start(api.load_run(folder / run)) for run in ("alone/alone", f"pair/{name}")]
     assert records[0] is not None
     assert records[0] == records[1]
     plan = Plan.from_json(json.loads((folder / "pair" / name / "plan.json").read_text(encoding="utf-8")))

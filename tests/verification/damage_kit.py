@@ -23,7 +23,7 @@ from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.plan_resolution import read_plan, read_ranks
 from ziggurat.training.run_folder.metrics_log import missing_records, read_metrics_log
 from ziggurat.training.run_folder.run import open_run
-from ziggurat.training.warm_start.load import warm_started
+from ziggurat.training.warm_start.load import read_warm_start
 
 ROWS = 600
 SKIPPED = ("lock", "tensorboard", "checkpoints", "report.html")
@@ -96,7 +96,7 @@ def used_run(folder: Path) -> dict[str, Any]:
         "pointer": run.pointer(),
         "states": {table: _plain(encoder.to_state()) for table, encoder in transform.encoders.items()},
         "chains": transform.chains,
-        "warm start": warm_started(run),
+        "warm start": read_warm_start(run),
         "baselines": read_baselines(folder / BASELINES_FILE, run.files.run_id),
         "records": records,
     }

@@ -17,7 +17,7 @@ from ziggurat.checkpoint.format.blocks import DAMAGED, TableRows, rows_in, tenso
 from ziggurat.checkpoint.format.manifest import WEIGHT, ManifestFile, RowBlock, check_complete
 from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, CheckpointReader, OnProgress, folder_of
 from ziggurat.checkpoint.store.store import Store
-from ziggurat.checkpoint.verified_files import read_file, read_manifest, read_needed, read_others
+from ziggurat.checkpoint.verified_files import read_file, read_manifest, read_needed, read_non_table_tensors
 from ziggurat.core.errors import RunFolderError
 from ziggurat.parallel.tensor_slices import TensorSlice, fill
 
@@ -99,7 +99,7 @@ class BlockCheckpointReader(CheckpointReader):
 
     @cached_property
     def _others(self) -> dict[str, Tensor]:
-        return read_others(self._store, self.manifest)
+        return read_non_table_tensors(self._store, self.manifest)
 
     def _rows(self, targets: Mapping[str, Sequence[_Target]]) -> Iterator[tuple[bool, TableRows]]:
         """Yields the blocks of rows that any target needs, oldest checkpoint first.

@@ -53,8 +53,8 @@ def read_needed(store: Store, manifest: Manifest, needs: Iterable[Reference]) ->
             )
         if found.tables != manifest.tables or (need == manifest.needs[0]) != (found.kind == "full"):
             raise RunFolderError(
-                f"{store.where(folder_of(need.step), MANIFEST_FILE)}: is not of the tables, or not of the kind, that "
-                f"the checkpoint of step {manifest.step} builds on",
+                f"{store.where(folder_of(need.step), MANIFEST_FILE)}: has other tables or another kind than "
+                f"the checkpoint of step {manifest.step} expects",
                 DAMAGED,
             )
         yield found
@@ -75,7 +75,7 @@ def read_file(store: Store, manifest: Manifest, file: ManifestFile) -> bytes:
     return data
 
 
-def read_others(store: Store, manifest: Manifest) -> dict[str, Tensor]:
+def read_non_table_tensors(store: Store, manifest: Manifest) -> dict[str, Tensor]:
     """Reads all tensors of a checkpoint except rows of tables: ``GROUP/NAME`` -> tensor.
 
     Raises:

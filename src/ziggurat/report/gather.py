@@ -47,7 +47,7 @@ from ziggurat.training.placement.plan_resolution import read_plan
 from ziggurat.training.run_folder.metrics_log import missing_records, read_metrics_log
 from ziggurat.training.run_folder.run import Run, open_run
 from ziggurat.training.run_folder.run_files import PLAN_FILE, read_environment
-from ziggurat.training.warm_start.load import warm_started
+from ziggurat.training.warm_start.load import read_warm_start
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
@@ -100,7 +100,7 @@ def _inputs(
     table_rows = _table_rows(run, tables, plan, step)
     evaluated: Split = "test" if "test" in measured else "validation"
     comparison: list[ComparisonRow] = []
-    warm_start = warm_started(run)
+    warm_start = read_warm_start(run)
     notes: list[str] = [] if warm_start is None else [f"This run began with a {warm_start.summary()}."]
     if evaluated in measured:
         ours = _our_rows(run, measured[evaluated], plan.world_size)

@@ -12,7 +12,7 @@ from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE, SPLITS, Spli
 from ziggurat.features.saved_transform import TRANSFORM_FILE, SavedTransform
 from ziggurat.features.versions import DAMAGED
 from ziggurat.planning.quantities import format_bytes
-from ziggurat.verification.findings import Checked, Findings, Problem, State
+from ziggurat.verification.findings import Checked, DamageReport, Findings, State
 
 _KNOWN = {MANIFEST_FILE, ENCODERS, "statistics.json", "statistics.safetensors", "quarantine.jsonl", ".staging", *SPLITS}
 
@@ -26,7 +26,7 @@ def verify_dataset(folder: Path, findings: Findings, progress: Progress, *, copi
         progress: where to show progress.
         copied: whether it was copied from readers, so that its training rows are elsewhere.
     """
-    dataset = findings.read(MANIFEST_FILE, lambda: Dataset(folder), sealed=_has_checksums)
+    dataset = findings.read(MANIFEST_FILE, lambda: Dataset(folder), has_checksum=_has_checksums)
     verify_transform(folder / ENCODERS, findings, None if dataset is None else dataset.checksum(ENCODERS))
     if dataset is None:
         return
@@ -35,7 +35,7 @@ def verify_dataset(folder: Path, findings: Findings, progress: Progress, *, copi
             f"{folder}: has format 1, without checksums of the rows: only contradictions are found; prepare it again "
             "for checksums"
         )
-    findings.read("statistics", dataset.statistics, sealed=lambda found: _has_checksums(dataset))
+    findings.read("statistics", dataset.statistics, has_checksum=lambda found: _has_checksums(dataset))
     splits: list[Split] = [split for split in SPLITS if not (copied and split == "train")]
     progress.start("verify", sum(dataset.split(split).rows for split in splits), "rows")
     done = 0
@@ -56,14 +56,16 @@ def verify_transform(folder: Path, findings: Findings, checksum: str | None) -> 
     saved = findings.read(
         f"{ENCODERS}/{TRANSFORM_FILE}",
         lambda: SavedTransform.open(folder, checksum),
-        sealed=lambda found: found.files is not None,
+        has_checksum=lambda found: found.files is not None,
     )
     if saved is None:
         return
     if saved.files is None:  # version 1; with a recorded checksum, all files have been compared
         for table in saved.tables():
             findings.read(
-                f"{ENCODERS}/table.{table}.*", lambda table=table: saved.encoder(table), sealed=lambda found: False
+                f"{ENCODERS}/table.{table}.*",
+                lambda table=table: saved.encoder(table),
+                has_checksum=lambda found: False,
             )
         return
     for name, recorded in saved.files.items():
@@ -83,12 +85,12 @@ def _verify_split(
 ) -> int:
     """Reads every block of a split; returns the number of rows read so far."""
     blocks = dataset.split(split)
-    problems: list[Problem] = []
+    problems: list[DamageReport] = []
     for number, (_, _, rows) in enumerate(blocks.blocks):
         try:
             blocks.read(number)
         except DataError as error:
-            problem = Problem(error.problem, error.hint)
+            problem = DamageReport(error.problem, error.hint)
             if problem not in problems:  # a missing file has many blocks
                 problems.append(problem)
         done += rows

@@ -21,7 +21,7 @@ class Checked:
         name: its path relative to the folder.
         state: ``whole``: as it was written; ``damaged``: it is not; ``no checksum``: it is of a version without
             checksums, and does not contradict itself.
-        detail: how much it is.
+        detail: its size, such as ``3 files, 2 MB``.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DamageReport:
     """Something that is damaged or missing: what, naming its file, and what to do about it."""
 
     problem: str
@@ -45,14 +45,14 @@ class Verified:
         path: what was verified.
         kind: what it is.
         checked: what was checked, in order.
-        problems: what is damaged or missing.
-        notes: remarks about what is no damage, such as files that do not belong to it.
+        problems: what is damaged or missing, and what to do about it.
+        notes: remarks that are not damage, such as about files that do not belong to it.
     """
 
     path: str
     kind: Kind
     checked: tuple[Checked, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[DamageReport, ...]
     notes: tuple[str, ...]
 
     @property
@@ -72,7 +72,7 @@ class Findings:
 
     prefix: str = ""
     checked: list[Checked] = field(default_factory=list[Checked])
-    problems: list[Problem] = field(default_factory=list[Problem])
+    problems: list[DamageReport] = field(default_factory=list[DamageReport])
     notes: list[str] = field(default_factory=list[str])
 
     def within(self, prefix: str) -> Findings:
@@ -82,37 +82,37 @@ class Findings:
     def read(
         self,
         name: str,
-        reading: Callable[[], T],
+        read: Callable[[], T],
         detail: str = "",
         *,
-        sealed: Callable[[T], bool] = lambda found: True,
+        has_checksum: Callable[[T], bool] = lambda found: True,
     ) -> T | None:
         """Checks one thing by reading it.
 
         Args:
             name: its name.
-            reading: reads it, and raises an error that says how it is damaged.
-            detail: how much it is.
-            sealed: says of what was read whether it has a checksum.
+            read: reads it, and raises an error that says how it is damaged.
+            detail: its size, such as ``3 files, 2 MB``.
+            has_checksum: says of what was read whether it has a checksum.
 
         Returns:
             What was read; None if it is damaged.
         """
         try:
-            found = reading()
+            found = read()
         except ZigguratError as error:
             self.damaged(name, error.problem, error.hint, detail)
             return None
         except OSError as error:
             self.damaged(name, f"{error.filename or name}: cannot be read: {error.strerror}", "check the disk", detail)
             return None
-        self.checked.append(Checked(f"{self.prefix}{name}", "whole" if sealed(found) else "no checksum", detail))
+        self.checked.append(Checked(f"{self.prefix}{name}", "whole" if has_checksum(found) else "no checksum", detail))
         return found
 
     def damaged(self, name: str, problem: str, hint: str, detail: str = "") -> None:
         """Adds something that is damaged or missing."""
         self.checked.append(Checked(f"{self.prefix}{name}", "damaged", detail))
-        self.problems.append(Problem(problem, hint))
+        self.problems.append(DamageReport(problem, hint))
 
     def verified(self, path: str, kind: Kind) -> Verified:
         """Returns all findings as a result."""

@@ -26,9 +26,9 @@ from ziggurat.training.run_folder.run_files import (
     WARM_START_FILE,
     RunFiles,
 )
-from ziggurat.training.warm_start.load import warm_started
+from ziggurat.training.warm_start.load import read_warm_start
 from ziggurat.verification.datasets import verify_dataset, verify_transform
-from ziggurat.verification.findings import Checked, Findings, Problem
+from ziggurat.verification.findings import Checked, DamageReport, Findings
 
 _TRAIN_AGAIN = "run `ziggurat train` with the run's config again, which writes it anew"
 _OTHER_CHECKPOINT = "use another checkpoint (`ziggurat checkpoint list`); training continues from the newest whole one"
@@ -47,22 +47,22 @@ def verify_run(folder: Path, findings: Findings, progress: Progress) -> None:
         findings.notes.append(f"{folder}: without {ENVIRONMENT_FILE} only its checkpoints can be checked")
         verify_checkpoints(CheckpointFolder(folder / "checkpoints"), findings.within("checkpoints/"), progress)
         return
-    sealed = files.has_checksums
-    if not sealed:
+    has_checksums = files.has_checksums
+    if not has_checksums:
         findings.notes.append(f"{folder}: has format 1, whose files need not have checksums")
-    run = findings.read(CONFIG_FILE, lambda: open_run(folder), sealed=lambda found: sealed)
+    run = findings.read(CONFIG_FILE, lambda: open_run(folder), has_checksum=lambda found: has_checksums)
     if run is None:
         verify_checkpoints(CheckpointFolder(folder / "checkpoints"), findings.within("checkpoints/"), progress)
         return
-    begun = _begun(run)
-    _verify_data(run, findings, progress, begun)
-    _verify_plan(run, files, findings, begun)
-    has_warm_start = begun and run.experiment.training.warm_start is not None
-    _verify_file(run, WARM_START_FILE, findings, lambda: warm_started(run), has_warm_start, DAMAGED.hint)
-    _verify_results(run, files, findings, begun)
+    has_checkpoint = _has_checkpoint(run)
+    _verify_data(run, findings, progress, has_checkpoint)
+    _verify_plan(run, files, findings, has_checkpoint)
+    has_warm_start = has_checkpoint and run.experiment.training.warm_start is not None
+    _verify_file(run, WARM_START_FILE, findings, lambda: read_warm_start(run), has_warm_start, DAMAGED.hint)
+    _verify_results(run, files, findings, has_checkpoint)
     baselines = folder / BASELINES_FILE
     _verify_file(run, BASELINES_FILE, findings, lambda: read_baselines(baselines, files.run_id), False, "")
-    if begun:
+    if has_checkpoint:
         verify_checkpoints(run.checkpoints, findings.within("checkpoints/"), progress)
     else:
         findings.notes.append(f"{folder}: has no checkpoint")
@@ -90,7 +90,7 @@ def verify_checkpoints(
         findings.checked.append(Checked(f"{findings.prefix}step {verdict.step}", state, detail))
         if state == "damaged":
             problems = (f"{folder.where}: step {verdict.step}: {each}" for each in verdict.problems)
-            findings.problems += [Problem(each, _OTHER_CHECKPOINT) for each in problems]
+            findings.problems += [DamageReport(each, _OTHER_CHECKPOINT) for each in problems]
     if found.best_problem is not None:
         hint = "delete it: the best checkpoint is then taken from the newest manifest"
         findings.damaged("best.json", found.best_problem, hint)
@@ -98,35 +98,35 @@ def verify_checkpoints(
     findings.notes += [f"{folder.where}/{name}: belongs to no checkpoint" for name in found.foreign]
 
 
-def _begun(run: Run) -> bool:
+def _has_checkpoint(run: Run) -> bool:
     """Returns whether the run has a checkpoint."""
     try:
         return run.checkpoints.last() is not None
-    except RunFolderError:  # said when the checkpoints are verified
+    except RunFolderError:  # reported when the checkpoints are verified
         return True
 
 
 def _verify_file(
-    run: Run, name: str, findings: Findings, reading: Callable[[], object], expected: bool, hint: str
+    run: Run, name: str, findings: Findings, read: Callable[[], object], expected: bool, hint: str
 ) -> None:
     """Checks a file that need not exist unless it is ``expected``."""
     path = run.folder / name
     if path.exists() or path.is_symlink():
-        sealed = run.files.has_checksums
-        findings.read(name, reading, sealed=lambda found: sealed)
+        has_checksums = run.files.has_checksums
+        findings.read(name, read, has_checksum=lambda found: has_checksums)
     elif expected:
         findings.damaged(name, f"{path}: is missing", hint)
 
 
-def _verify_data(run: Run, findings: Findings, progress: Progress, begun: bool) -> None:
+def _verify_data(run: Run, findings: Findings, progress: Progress, has_checkpoint: bool) -> None:
     """Checks which dataset the run names, the run's copy of the transform, and the dataset if it is the run's own."""
-    _verify_file(run, DATASET_FILE, findings, run.pointer, begun, _TRAIN_AGAIN)
+    _verify_file(run, DATASET_FILE, findings, run.pointer, has_checkpoint, _TRAIN_AGAIN)
     try:
         pointer = run.pointer()
     except RunFolderError:
         pointer = None
     if pointer is None:
-        if begun:
+        if has_checkpoint:
             verify_transform(run.folder / "encoders", findings, None)
         return
     verify_transform(run.folder / "encoders", findings, pointer.encoders)
@@ -139,20 +139,20 @@ def _verify_data(run: Run, findings: Findings, progress: Progress, begun: bool) 
         )
 
 
-def _verify_plan(run: Run, files: RunFiles, findings: Findings, begun: bool) -> None:
-    _verify_file(run, PLAN_FILE, findings, lambda: read_plan(files), begun, _TRAIN_AGAIN)
+def _verify_plan(run: Run, files: RunFiles, findings: Findings, has_checkpoint: bool) -> None:
+    _verify_file(run, PLAN_FILE, findings, lambda: read_plan(files), has_checkpoint, _TRAIN_AGAIN)
     _verify_file(run, ROW_ORDER_FILE, findings, lambda: read_ranks(files), False, "")
 
 
-def _verify_results(run: Run, files: RunFiles, findings: Findings, begun: bool) -> None:
+def _verify_results(run: Run, files: RunFiles, findings: Findings, has_checkpoint: bool) -> None:
     path = run.metrics_path
     _verify_file(run, RESULTS_FILE, findings, lambda: run.results, False, "")
     restore = "restore it; only the report's curves and a sweep's times are made from it"
-    _verify_file(run, METRICS_FILE, findings, lambda: read_metrics_log(path, files), begun, restore)
+    _verify_file(run, METRICS_FILE, findings, lambda: read_metrics_log(path, files), has_checkpoint, restore)
     try:
         results, written, last = run.results, run.written_records, run.checkpoints.last()
         records = read_metrics_log(path, files)
-    except RunFolderError:  # said above
+    except RunFolderError:  # reported above
         return
     if results is None:
         findings.notes.append(f"{run.folder}: has no {RESULTS_FILE}, as training has not finished")

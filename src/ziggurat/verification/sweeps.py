@@ -43,7 +43,7 @@ def _checked_result(folder: Path) -> ScaleResult:
                 raise REWRITE.of(folder / SWEEP_FILE, f"names the run {run.folder!r}, which is not in this folder")
             try:
                 found = open_run(path).results
-            except ZigguratError:  # said when the run is verified
+            except ZigguratError:  # reported when the run is verified
                 continue
             figures = {} if found is None else found["figures"]
             if found is None or found["steps"] != run.steps or str(figures) != str(dict(run.figures)):

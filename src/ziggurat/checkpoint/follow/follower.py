@@ -48,8 +48,8 @@ class Update:
     Attributes:
         from_step: step that the follower held before; None: nothing.
         to_step: step that it holds now.
-        whole: whether it has read a full checkpoint, not only deltas.
-        rows: table -> ids of the rows written, int64, ascending. If ``whole``, only rows that differ from what was held
+        full: whether it has read a full checkpoint, not only deltas.
+        rows: table -> ids of the rows written, int64, ascending. If ``full``, only rows that differ from what was held
             are written. Tables without written rows are left out.
         bytes: size of the files read, without manifests.
         seconds: time from the start of the check for a newer checkpoint until all rows were in place.
@@ -58,11 +58,16 @@ class Update:
 
     from_step: int | None
     to_step: int
-    whole: bool
+    full: bool
     rows: dict[str, Tensor]
     bytes: int
     seconds: float
     skipped: tuple[RecoverableError, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """The former name of ``full``."""
+        return self.full
 
 
 class Follower:
@@ -184,16 +189,16 @@ class Follower:
         place = self._folder.store.where(folder_of(self.reference.step))
         if not isinstance(checkpoint, BlockCheckpointReader) or checkpoint.manifest.reference != self.reference:
             raise RunFolderError(f"{place}: was written again since it was read", "call advance() first")
-        hint = "make another Follower, and let nobody else write into its tensors"
+        hint = "make another Follower, and do not write into its tensors from elsewhere"
         for name, live_RD in self.tables.items():
             tensor_slice = TensorSlice.of_tensor(name, torch.empty(live_RD.shape))
             checkpoint.fill({TABLES: [tensor_slice]})
             ids = ids_by_table(differing(name, live_RD, tensor_slice.tensor)).get(name)
             if ids is not None:
                 which = f"{len(ids):,} of {len(live_RD):,} rows, row {int(ids[0])} first"
-                raise RunFolderError(f"table {name!r}: {which}, are not what {place} has", hint)
+                raise RunFolderError(f"table {name!r}: {which}, differ from {place}", hint)
         if not same_bits(self.dense, self._reader.dense_of(checkpoint.manifest)):
-            raise RunFolderError(f"groups {list(self._groups)}: are not what {place} has", hint)
+            raise RunFolderError(f"groups {list(self._groups)}: differ from {place}", hint)
 
     @torch.no_grad()
     def _apply(self, fetched: IncrementalUpdate, started: float) -> Update:
@@ -208,14 +213,14 @@ class Follower:
             self.dense, held.changed, held.chain = fetched.dense, fetched.changed, fetched.chain
             seconds = time.perf_counter() - started
             step = fetched.chain[-1].step
-            update = Update(before, step, fetched.whole, rows, fetched.bytes, seconds, fetched.skipped)
+            update = Update(before, step, fetched.full, rows, fetched.bytes, seconds, fetched.skipped)
             if self._on_change is not None:
                 self._on_change(update)
         return update
 
 
 def _warn(error: RecoverableError) -> None:
-    _log.warning("going on with what is held, and trying again: %s", error)
+    _log.warning("update failed; keeping the current weights and retrying: %s", error)
 
 
 def _refuse_run(folder: CheckpointFolder | str | Path | Store) -> None:

@@ -28,7 +28,7 @@ from ziggurat.checkpoint.follow.changed_rows import (
 from ziggurat.checkpoint.format.blocks import TableRows
 from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest, Reference, check_complete
 from ziggurat.checkpoint.reader import folder_of
-from ziggurat.checkpoint.verified_files import read_needed, read_others
+from ziggurat.checkpoint.verified_files import read_needed, read_non_table_tensors
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 
 ATTEMPTS = 8
@@ -63,7 +63,7 @@ class IncrementalUpdate:
 
     Attributes:
         chain: as in :class:`HeldVersions`.
-        whole: whether it was read from its full checkpoint on.
+        full: whether it was read from its full checkpoint on.
         rows: rows to write into the tables held, in this order.
         new_tables: name -> tables that are not held yet.
         dense: ``GROUP/NAME`` -> tensor.
@@ -73,7 +73,7 @@ class IncrementalUpdate:
     """
 
     chain: tuple[Reference, ...]
-    whole: bool
+    full: bool
     rows: Sequence[TableRows]
     new_tables: Mapping[str, Tensor]
     dense: dict[str, Tensor]
@@ -132,7 +132,7 @@ class IncrementalReader:
         """
         if not self._groups:
             return {}
-        others = read_others(self._store, manifest)
+        others = read_non_table_tensors(self._store, manifest)
         existing = {name.partition("/")[0] for name in others}
         for group in self._groups:
             if group not in existing and group != "dense":
@@ -206,7 +206,7 @@ class IncrementalReader:
         different = [
             rows for name, read_RD in already_held.items() for rows in differing(name, held.tables[name], read_RD)
         ]
-        return replace(without_rows, whole=True, rows=different, new_tables=read, changed=changed, bytes=size)
+        return replace(without_rows, full=True, rows=different, new_tables=read, changed=changed, bytes=size)
 
     def _tables_to_read(self, manifest: Manifest, held: HeldVersions) -> tuple[str, ...]:
         """Returns the names of the tables to read.

@@ -1,7 +1,8 @@
 """Encodes rows of tables as the bytes of safetensors files, and decodes them.
 
-A checkpoint's rows are split into files of some 32 MB. Each file is made in memory, so that its checksum is that of the
-data meant to be written. A restore reads only files that have rows it needs. Neither holds more than one at a time.
+A checkpoint's rows are split into files of about 32 MiB. Each file is made in memory, so that its checksum is that of
+the data meant to be written. A restore reads only files that have rows it needs. Writing and restoring each keep at
+most one file in memory.
 
 Shape legend: U rows of a block, D columns.
 """
@@ -18,7 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ziggurat.checkpoint.format.manifest import WEIGHT, Bits, ManifestFile, RowBlock, TableShape
-from ziggurat.checkpoint.format.quantise import Method, dequantise, finite, quantise
+from ziggurat.checkpoint.format.quantise import Method, dequantise, finite_rows, quantise
 from ziggurat.core.errors import DataError, RunFolderError
 
 FILE_BYTES = 32 * 2**20
@@ -70,20 +71,20 @@ class FileWriter:
 
     def add(self, rows: TableRows) -> None:
         """Adds rows, whose tensors must not change before :meth:`flush`."""
-        count, number = len(rows.ids_U), len(self._blocks)
+        count, index = len(rows.ids_U), len(self._blocks)
         if not count:
             return
         low, high = int(rows.ids_U.min()), int(rows.ids_U.max())
         bits: dict[str, Bits] = {}
         for name, tensor in rows.tensors.items():
             bits[name], parts = self._encode(name, tensor)
-            self._put({f"{number}.{name}.{part}": each for part, each in parts.items()})
+            self._put({f"{index}.{name}.{part}": each for part, each in parts.items()})
         gapless = high - low + 1 == count and bool((rows.ids_U[1:] > rows.ids_U[:-1]).all())
         if not gapless:
-            self._put({f"{number}.ids": rows.ids_U.int() if high < 2**31 else rows.ids_U})
+            self._put({f"{index}.ids": rows.ids_U.int() if high < 2**31 else rows.ids_U})
         self._blocks.append(
             RowBlock(
-                number=number,
+                number=index,
                 table=rows.table,
                 rows=count,
                 first=low if gapless else None,
@@ -110,7 +111,7 @@ class FileWriter:
     def _encode(self, name: str, tensor: Tensor) -> tuple[Bits, dict[str, Tensor]]:
         """Returns the bits used and the encoded tensors by suffix."""
         bits: Bits = self._bits if name == WEIGHT else 32
-        if bits == 32 or not bool(finite(tensor).all()):  # NaN and infinities cannot be quantised
+        if bits == 32 or not bool(finite_rows(tensor).all()):  # NaN and infinities cannot be quantised
             return 32, {"rows": tensor}
         return bits, quantise(tensor, bits, self._method)
 
@@ -147,12 +148,12 @@ def contents_in_words(file: ManifestFile) -> str:
     """Returns a phrase that names the content of a checkpoint's file, such as "rows of table 'user'"."""
     tables = list(dict.fromkeys(block.table for block in file.blocks))
     named = ", ".join(map(repr, tables[:4])) + (f" and {len(tables) - 4} more" if len(tables) > 4 else "")
-    return f"rows of table{'s' * (len(tables) > 1)} {named}" if tables else "all but rows of tables"
+    return f"rows of table{'s' * (len(tables) > 1)} {named}" if tables else "the tensors other than table rows"
 
 
 DAMAGED = (
-    "restore the file, or do without this checkpoint: `ziggurat checkpoint verify` says which are whole; commands take "
-    "any of them by its step, and training goes on from the newest once the folders of later ones are deleted"
+    "restore the file, or use another checkpoint by its step: `ziggurat checkpoint verify` says which are intact; delete "
+    "the later folders to resume from the newest intact one"
 )
 
 
@@ -183,15 +184,15 @@ def rows_in(
     Raises:
         RunFolderError: the file's tensors are not those that the block has according to the manifest.
     """
-    number = block.number
+    index = block.index
     if block.first is None:
-        ids_U = _ids(block, tensors.get(f"{number}.ids"), place)
+        ids_U = _ids(block, tensors.get(f"{index}.ids"), place)
     else:
         ids_U = torch.arange(block.first, block.first + block.rows)
     decoded: dict[str, Tensor] = {}
     for name, bits in block.bits.items():
         if name in wanted:
-            parts = with_prefix(tensors, f"{number}.{name}.")
+            parts = with_prefix(tensors, f"{index}.{name}.")
             per_row = name != WEIGHT and shape.states[name] == 0
             size = (block.rows,) if per_row else (block.rows, block.columns[1])
             decoded[name] = _decoded(block, name, size, bits, parts, place)
@@ -212,7 +213,7 @@ def _decoded(
     try:
         rows = parts.get("rows") if bits == 32 else dequantise(parts, bits, block.columns[1])
     except DataError as error:
-        raise RunFolderError(f"{place}: block {block.number}: {error.problem}", DAMAGED) from None
+        raise RunFolderError(f"{place}: block {block.index}: {error.problem}", DAMAGED) from None
     if rows is None or rows.dtype != torch.float32 or rows.shape != size:
         raise _other_tensor(block, name, rows, f"float32 {size}", place)
     return rows
@@ -221,7 +222,7 @@ def _decoded(
 def _other_tensor(block: RowBlock, name: str, found: Tensor | None, expected: str, place: str) -> RunFolderError:
     received = "nothing" if found is None else f"{str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
     return RunFolderError(
-        f"{place}: block {block.number} of table {block.table!r}: {name} is {received}, expected {expected}", DAMAGED
+        f"{place}: block {block.index} of table {block.table!r}: {name} is {received}, expected {expected}", DAMAGED
     )
 
 

@@ -54,19 +54,19 @@ class Reference(_Entry):
 
 
 class RowBlock(_Entry):
-    """Some rows of a table, stored as tensors ``NUMBER.NAME`` of a file.
+    """Some rows of a table, stored as tensors ``INDEX.NAME`` of a file.
 
     Attributes:
-        number: number of the block in its file.
+        index: index of the block in its file; ``number`` in JSON and in the constructor.
         table: name of the table.
         rows: number of rows.
-        first: id of the first row if the ids are consecutive; None: the file has the ids (``NUMBER.ids``).
+        first: id of the first row if the ids are consecutive; None: the file has the ids (``INDEX.ids``).
         low, high: the least and the greatest id.
         columns: the first column and the number of columns.
         bits: bits per value of each tensor, ``weight`` and the optimizer states; 32 means not quantised.
     """
 
-    number: Count
+    index: Count = pydantic.Field(alias="number")
     table: str
     rows: Count
     first: Count | None
@@ -162,7 +162,7 @@ class Manifest(_Entry):
                     raise ValueError(f"file {file.name!r} has rows of the unknown table {block.table!r}")
                 fault = _fault(block, shape)
                 if fault:
-                    raise ValueError(f"file {file.name!r}, block {block.number} of table {block.table!r}: {fault}")
+                    raise ValueError(f"file {file.name!r}, block {block.index} of table {block.table!r}: {fault}")
                 size += _stored_bytes(block, shape)
             if size > file.bytes:
                 raise ValueError(f"file {file.name!r} has {file.bytes:,} bytes, and its blocks need {size:,}")
@@ -179,7 +179,7 @@ class Manifest(_Entry):
 
     def to_bytes(self) -> bytes:
         """Returns the file's content: UTF-8 JSON with a checksum of its value ``manifest``."""
-        values = _to_json_floats(self.model_dump(exclude=None if self.run_id else {"run_id"}))
+        values = _to_json_floats(self.model_dump(by_alias=True, exclude=None if self.run_id else {"run_id"}))
         whole = {"format_version": FORMAT_VERSION, "sha256": _digest(values), "manifest": values}
         return (json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
@@ -212,7 +212,7 @@ class Manifest(_Entry):
 
 
 def check_complete(manifest: Manifest, place: str, tables: Collection[str] | None = None) -> None:
-    """Checks that a full checkpoint has each number of its tables exactly once, by their count.
+    """Checks that a full checkpoint holds as many values per table and state as its shape requires.
 
     Args:
         manifest: of a full checkpoint.
@@ -220,7 +220,7 @@ def check_complete(manifest: Manifest, place: str, tables: Collection[str] | Non
         tables: names of the tables to check; default: all.
 
     Raises:
-        RunFolderError: a table or a state of its optimizer has missing or repeated numbers; the message names it.
+        RunFolderError: a table or a state of its optimizer has too few or too many values; the message names it.
     """
     numbers: dict[tuple[str, str], int] = defaultdict(int)
     for file in manifest.files:
@@ -282,8 +282,8 @@ def _fault(block: RowBlock, shape: TableShape) -> str | None:
         return f"{block.rows:,} rows from {block.first:,} on do not end at {block.high:,}"
     if not block.columns[1] or sum(block.columns) > shape.dim:
         return f"{block.columns[1]} columns from {block.columns[0]} on are not within {shape.dim}"
-    strange = block.bits.keys() - {WEIGHT, *shape.states}
-    return f"the table has no state {min(strange)!r}" if strange else None
+    unknown = block.bits.keys() - {WEIGHT, *shape.states}
+    return f"the table has no state {min(unknown)!r}" if unknown else None
 
 
 def _stored_bytes(block: RowBlock, shape: TableShape) -> int:

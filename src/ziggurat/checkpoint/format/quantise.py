@@ -44,9 +44,9 @@ _SEARCHED_BITS = 4
 """With up to this many bits, *adaptive* searches for a narrower range."""
 _BINS = 25
 """Number of bins into which a row's range is divided. This and the next constant are the paper's."""
-_TURNS = 15
+_MAX_BINS_REMOVED = 15
 """The search takes off at most this many bins: 0.6 of the range."""
-_SAFE = float(np.finfo(np.float32).max) / 4
+_MAX_UNSCALED = float(np.finfo(np.float32).max) / 4
 """For values up to this magnitude, their differences and the end of their grid fit into float32."""
 
 
@@ -69,7 +69,7 @@ def quantise(rows_UD: Tensor, bits: Bits, method: Method = "adaptive") -> dict[s
 
     Raises:
         DataError: a row has NaN or an infinity, for which there is no grid; the message names the first. Find such rows
-            with :func:`finite` before.
+            with :func:`finite_rows` before.
     """
     assert rows_UD.dtype == torch.float32, rows_UD.dtype
     assert rows_UD.dim() == 2, rows_UD.shape
@@ -83,7 +83,7 @@ def quantise(rows_UD: Tensor, bits: Bits, method: Method = "adaptive") -> dict[s
         values_DU = rows_UD[chunk].detach().numpy().T.copy()
         least_U, most_U = values_DU.min(0) + 0.0, values_DU.max(0) + 0.0  # + 0 turns −0 into 0
         _check_finite(least_U, most_U, chunk.start, bits)
-        wide_U = np.maximum(-least_U, most_U) > _SAFE
+        wide_U = np.maximum(-least_U, most_U) > _MAX_UNSCALED
         shrink_U = np.where(wide_U, np.float32(0.25), np.float32(1))
         if wide_U.any():
             values_DU, least_U, most_U = values_DU * shrink_U, least_U * shrink_U, most_U * shrink_U
@@ -116,12 +116,12 @@ def dequantise(parts: Mapping[str, Tensor], bits: Bits, dim: int) -> Tensor:
         values_DU *= step_U * shrink_U
         values_DU += low_U * shrink_U
         if (shrink_U < 1).any():
-            values_DU = np.where(shrink_U < 1, values_DU.clip(-_SAFE, _SAFE), values_DU) / shrink_U
+            values_DU = np.where(shrink_U < 1, values_DU.clip(-_MAX_UNSCALED, _MAX_UNSCALED), values_DU) / shrink_U
         rows_UD[chunk] = values_DU.T
     return torch.from_numpy(rows_UD)
 
 
-def finite(rows_UD: Tensor) -> Tensor:
+def finite_rows(rows_UD: Tensor) -> Tensor:
     """Returns which rows have neither NaN nor infinities and so can be quantised, bool (U,)."""
     finite_U = np.empty(len(rows_UD), np.bool_)
     for chunk in chunks(*rows_UD.shape):
@@ -167,6 +167,7 @@ def _to_codes(values_DU: Floats, low_U: Floats, step_U: Floats, bits: int, out: 
 
 
 def _divisor(range_U: Floats) -> Floats:
+    """Returns ``range_U`` with 0 replaced by 1, so that it can be divided by."""
     return np.where(range_U > 0, range_U, np.float32(1))
 
 
@@ -189,8 +190,11 @@ class _Search:
         binned_DU /= self._range_U
         binned_DU *= _BINS
         columns = len(self._least_U)
-        below_TU, losses_TU = np.zeros((_TURNS + 1, columns), np.float32), np.empty((_TURNS + 1, columns), np.float32)
-        for turn in range(_TURNS + 1):
+        below_TU, losses_TU = (
+            np.zeros((_MAX_BINS_REMOVED + 1, columns), np.float32),
+            np.empty((_MAX_BINS_REMOVED + 1, columns), np.float32),
+        )
+        for turn in range(_MAX_BINS_REMOVED + 1):
             spacing = np.float32((2**self._bits - 1) / (_BINS - turn))  # codes per bin
             below_U = below_TU[turn]
             below_U += below_TU[max(turn - 1, 0)]
@@ -202,7 +206,7 @@ class _Search:
                 raised_U = self._loss()  # with one more bin off the lower end instead
                 below_U += raised_U < losses_TU[turn]
                 np.minimum(losses_TU[turn], raised_U, out=losses_TU[turn])
-        width_T = np.arange(_BINS, _BINS - _TURNS - 1, -1, dtype=np.float32)
+        width_T = np.arange(_BINS, _BINS - _MAX_BINS_REMOVED - 1, -1, dtype=np.float32)
         turn_U = (losses_TU * np.square(width_T)[:, None]).argmin(0)
         bin_U = (self._most_U.astype(np.float64) - self._least_U) / _BINS
         low_U = self._least_U + below_TU[turn_U, np.arange(columns)] * bin_U

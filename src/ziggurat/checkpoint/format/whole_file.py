@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-NAMES = {
+DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -46,7 +46,9 @@ class TensorDescription:
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-def create(path: Path, tensors: Mapping[str, TensorDescription], metadata: Mapping[str, str]) -> dict[str, Tensor]:
+def mapped_safetensors(
+    path: Path, tensors: Mapping[str, TensorDescription], metadata: Mapping[str, str]
+) -> dict[str, Tensor]:
     """Creates the file and returns its tensors, which are views of it. Their content is durable once it is synced.
 
     Args:
@@ -65,7 +67,7 @@ def create(path: Path, tensors: Mapping[str, TensorDescription], metadata: Mappi
     for name in order:
         each = tensors[name]
         offsets[name], end = end, end + each.bytes
-        entries[name] = {"dtype": NAMES[each.dtype], "shape": each.shape, "data_offsets": (offsets[name], end)}
+        entries[name] = {"dtype": DTYPE_NAMES[each.dtype], "shape": each.shape, "data_offsets": (offsets[name], end)}
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     header = text + b" " * (-len(text) % 8)
     begin = 8 + len(header)

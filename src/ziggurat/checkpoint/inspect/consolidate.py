@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.format.whole_file import TensorDescription, create
+from ziggurat.checkpoint.format.whole_file import TensorDescription, mapped_safetensors
 from ziggurat.checkpoint.inspect.run_folders import open_folder
 from ziggurat.checkpoint.open_checkpoint import open_checkpoint
 from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, CheckpointReader
@@ -84,7 +84,7 @@ def gather(
     named = {f"{group}/{name}": each for (group, name), each in descriptions.items()}
     with atomic_file(out) as temporary:
         # Other libraries require the entry "format".
-        tensors = create(temporary, named, {"format": "pt", "made_by": MADE_BY, "step": str(step)})
+        tensors = mapped_safetensors(temporary, named, {"format": "pt", "made_by": MADE_BY, "step": str(step)})
         done = 0
         progress.start("gather", sum(each.bytes for each in named.values()), "bytes")
         for label, members in _portions(checkpoint, descriptions):

@@ -20,11 +20,11 @@ from ziggurat.parallel.tensor_slices import TensorSlice
 RANGE_BYTES = 256 * 2**20
 """Size of the rows that are read at once from each checkpoint."""
 GROUPS = (TABLES, "dense", "average")
-_CHUNK_NUMBERS = 2**20
-"""How many numbers are compared at once, in float64."""
+_CHUNK_VALUES = 2**20
+"""How many values are compared at once, in float64."""
 
 Shape = tuple[int, ...]
-Pair = tuple[str, str]
+TensorKey = tuple[str, str]
 """Group and name of a tensor."""
 State = Literal["identical", "different", "shapes", "first only", "second only"]
 
@@ -71,33 +71,33 @@ def differences(
     progress = progress or Silent()
     shapes_a, shapes_b = _shapes(first), _shapes(second)
     # Tables keep their order. Other tensors are sorted by name, as a file lists them in no fixed order.
-    pairs = sorted(
-        {**shapes_a, **shapes_b}, key=lambda pair: (GROUPS.index(pair[0]), pair[1] if pair[0] != TABLES else "")
-    )
-    shapes = {pair: (shapes_a.get(pair), shapes_b.get(pair)) for pair in pairs}
+    keys = sorted({**shapes_a, **shapes_b}, key=lambda key: (GROUPS.index(key[0]), key[1] if key[0] != TABLES else ""))
+    shapes = {key: (shapes_a.get(key), shapes_b.get(key)) for key in keys}
     comparable = {
-        pair: shape_a
-        for pair, (shape_a, shape_b) in shapes.items()
-        if shape_a is not None and shape_a == shape_b and first.dtype(*pair) == second.dtype(*pair)
+        key: shape_a
+        for key, (shape_a, shape_b) in shapes.items()
+        if shape_a is not None and shape_a == shape_b and first.dtype(*key) == second.dtype(*key)
     }
-    comparisons = {pair: _Comparison(by_row=pair[0] == TABLES) for pair in comparable}
-    size = sum(math.prod(shape) * first.dtype(*pair).itemsize for pair, shape in comparable.items())
+    comparisons = {key: _Comparison(by_row=key[0] == TABLES) for key in comparable}
+    size = sum(math.prod(shape) * first.dtype(*key).itemsize for key, shape in comparable.items())
     progress.start("compare", size, "bytes")
     done = 0
-    for pair, a, b in _read(first, second, comparable):
-        comparisons[pair].add(a, b)
+    for key, a, b in _read(first, second, comparable):
+        comparisons[key].add(a, b)
         done += a.nbytes
-        progress.advance(done, reading=pair[1])
+        progress.advance(done, reading=key[1])
     progress.finish()
-    return [_difference(pair, each, comparisons.get(pair)) for pair, each in shapes.items()]
+    return [_difference(key, each, comparisons.get(key)) for key, each in shapes.items()]
 
 
-def _difference(pair: Pair, shapes: tuple[Shape | None, Shape | None], comparison: _Comparison | None) -> Difference:
+def _difference(
+    key: TensorKey, shapes: tuple[Shape | None, Shape | None], comparison: _Comparison | None
+) -> Difference:
     if comparison is not None:
-        return comparison.result(pair, shapes)
+        return comparison.result(key, shapes)
     shape_a, shape_b = shapes
     state: State = "second only" if shape_a is None else "first only" if shape_b is None else "shapes"
-    return Difference(*pair, state, shapes)
+    return Difference(*key, state, shapes)
 
 
 class _Comparison:
@@ -110,7 +110,7 @@ class _Comparison:
 
     def add(self, a: Tensor, b: Tensor) -> None:
         a, b = (a, b) if self._by_row else (a.reshape(-1), b.reshape(-1))
-        step = max(1, _CHUNK_NUMBERS // max(1, a[:1].numel()))
+        step = max(1, _CHUNK_VALUES // max(1, a[:1].numel()))
         for begin in range(0, len(a), step):
             self._add(a[begin : begin + step], b[begin : begin + step])
 
@@ -130,12 +130,12 @@ class _Comparison:
         self._sum += float(gap.sum())
         self._squares += float(gap.square().sum())
 
-    def result(self, pair: Pair, shapes: tuple[Shape | None, Shape | None]) -> Difference:
+    def result(self, key: TensorKey, shapes: tuple[Shape | None, Shape | None]) -> Difference:
         state: State = "different" if self._different else "identical"
         norm, gap = math.sqrt(self._squares_of_first), math.sqrt(self._squares)
         relative = gap / norm if norm and gap else math.inf if gap else 0.0
         mean = self._sum / max(1, self._numbers)
-        return Difference(*pair, state, shapes, self._counted, self._different, self._largest, mean, relative)
+        return Difference(*key, state, shapes, self._counted, self._different, self._largest, mean, relative)
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -146,8 +146,8 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _read(
-    first: CheckpointReader, second: CheckpointReader, shapes: Mapping[Pair, Shape]
-) -> Iterator[tuple[Pair, Tensor, Tensor]]:
+    first: CheckpointReader, second: CheckpointReader, shapes: Mapping[TensorKey, Shape]
+) -> Iterator[tuple[TensorKey, Tensor, Tensor]]:
     """Yields the values of both checkpoints.
 
     Tables are read in portions of :data:`RANGE_BYTES`, each of which may span several tables, so that a file with rows
@@ -193,5 +193,5 @@ def _empty_slices(
     return tensor_slices
 
 
-def _shapes(checkpoint: CheckpointReader) -> dict[Pair, Shape]:
+def _shapes(checkpoint: CheckpointReader) -> dict[TensorKey, Shape]:
     return {(group, name): shape for group in GROUPS for name, shape in (checkpoint.shapes(group) or {}).items()}

@@ -211,12 +211,12 @@ def _foreign(folder: CheckpointFolder, catalogue: Catalogue) -> tuple[str, ...]:
     names += [f"{name}/" for name in sorted(store.folders()) if FOLDER.fullmatch(name) is None]
     names += [f"{name}/{file}" for name in _without_manifest(folder) for file in folder.foreign_files(name)]
     for step, found in sorted(catalogue.found.items()):
-        known = {STATE_FILE, *found.digests} if isinstance(found, LegacyCheckpoint) else _known(found)
+        known = {STATE_FILE, *found.digests} if isinstance(found, LegacyCheckpoint) else _listed_files(found)
         names += [f"{folder_of(step)}/{name}" for name in sorted(store.files(folder_of(step))) if name not in known]
     return tuple(names)
 
 
-def _known(manifest: Manifest) -> set[str]:
+def _listed_files(manifest: Manifest) -> set[str]:
     return {MANIFEST_FILE, *(file.name for file in manifest.files)}
 
 

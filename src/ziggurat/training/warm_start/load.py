@@ -129,7 +129,7 @@ def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimi
         progress.note(record.summary())
 
 
-def warm_started(run: Run) -> WarmStarted | None:
+def read_warm_start(run: Run) -> WarmStarted | None:
     """Returns what a run's warm start took; None if the run had no warm start.
 
     Raises:
