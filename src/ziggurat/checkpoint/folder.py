@@ -44,7 +44,8 @@ class CheckpointFolder:
     Args:
         store: the store of the checkpoints, or their local folder; as a text also the URL of a store.
         keep: how many of the newest checkpoints :meth:`prune` keeps.
-        run_id: the run that writes or deletes here; checkpoints of another run are then never deleted. Empty: unknown.
+        run_id: the run whose checkpoints these are; those of another run are then neither read nor deleted. Empty:
+            unknown.
     """
 
     def __init__(self, store: Store | str | Path, keep: int = 2, run_id: str = "") -> None:
@@ -87,13 +88,16 @@ class CheckpointFolder:
         steps = self.steps()
         return steps[-1] if steps else None
 
-    def best(self) -> dict[str, Any] | None:
+    def best(self, *, any_run: bool = False) -> dict[str, Any] | None:
         """Returns ``{"step", "metric", "value"}`` of the best checkpoint; None if nothing was evaluated.
 
         Without a file ``best.json`` the newest readable manifest decides.
 
+        Args:
+            any_run: whether ``best.json`` may be that of another run.
+
         Raises:
-            RunFolderError: ``best.json`` is damaged.
+            RunFolderError: ``best.json`` is damaged, or of another run.
         """
         if BEST_FILE not in self.store.files():
             return self._best_from_manifests()
@@ -109,6 +113,9 @@ class CheckpointFolder:
         if digest != _digest(values) and not is_legacy:
             fault = "has no checksum" if digest is None else "its content differs from its checksum"
             raise damage.of(place, fault)
+        writer = values.pop("run_id", "")
+        if writer and self.run_id and writer != self.run_id and not any_run:
+            raise damage.of(place, f"belongs to another run (id {shorten(writer)}); this is run {self.run_id!r}")
         return values
 
     def _best_from_manifests(self) -> dict[str, Any] | None:
@@ -132,7 +139,7 @@ class CheckpointFolder:
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Records the checkpoint of ``step`` as the best so far."""
         assert step in self.steps(), step
-        values = {"step": step, "metric": metric, "value": value}
+        values = {"step": step, "metric": metric, "value": value, **({"run_id": self.run_id} if self.run_id else {})}
         text = json.dumps({**values, "sha256": _digest(values)}, indent=2)
         self.store.write("", BEST_FILE, f"{text}\n".encode())
 
@@ -152,7 +159,7 @@ class CheckpointFolder:
         """Returns the step of an existing checkpoint: ``best``, ``last``, or a step.
 
         Raises:
-            RunFolderError: there is no such checkpoint.
+            RunFolderError: there is no such checkpoint, or another run wrote it.
         """
         step = self.resolve(which)
         if step not in self.steps():
@@ -161,7 +168,23 @@ class CheckpointFolder:
                 place = self.store.where("", BEST_FILE)
                 hint += f", or delete {place}: the best checkpoint is then taken from the newest manifest"
             raise RunFolderError(f"{self.where}: no checkpoint of step {step}; there are {self.steps()}", hint)
+        problem = self.foreign_problem(step)
+        if problem is not None:
+            place = self.store.where(folder_of(step))
+            raise RunFolderError(f"{place}: {problem}", "put that run's own checkpoint back, or use another one")
         return step
+
+    def foreign_problem(self, step: int) -> str | None:
+        """Returns what is wrong with a checkpoint that another run wrote; None if this run did, or if that is unknown.
+
+        Raises:
+            Unreachable: the store gives no answer.
+        """
+        if not self._is_of_another_run(step, self.manifest):
+            return None
+        manifest = self.manifest(step)
+        assert manifest is not None
+        return f"was written by another run (id {shorten(manifest.run_id)}); this is run {self.run_id!r}"
 
     def resolve(self, which: str | int) -> int:
         """Returns the step that ``best``, ``last`` or a number means, whether or not its checkpoint exists.
@@ -228,7 +251,7 @@ class CheckpointFolder:
         """
         steps = self.steps()
         newest = self._keep if keep is None else keep
-        best = self.best()
+        best = self.best(any_run=True)
         kept = {int(best["step"])} if best else set[int]()
         needed = set[int]()
         manifest_of = functools.cache(self.manifest)

@@ -12,7 +12,7 @@ from ziggurat.core.progress import Progress
 from ziggurat.planning.quantities import format_bytes
 from ziggurat.report.baselines.store import BASELINES_FILE, read_baselines
 from ziggurat.training.placement.plan_resolution import read_plan, read_ranks
-from ziggurat.training.run_folder.metrics_log import missing_records, read_metrics_log
+from ziggurat.training.run_folder.metrics_log import foreign_end, read_metrics_log, record_faults
 from ziggurat.training.run_folder.run import Run, open_run
 from ziggurat.training.run_folder.run_files import (
     CONFIG_FILE,
@@ -31,6 +31,7 @@ from ziggurat.verification.datasets import verify_dataset, verify_transform
 from ziggurat.verification.findings import Checked, DamageReport, Findings
 
 _TRAIN_AGAIN = "run `ziggurat train` with the run's config again, which writes it anew"
+_NO_CHECKPOINT = "restore the checkpoints, or delete the run and train again"
 _OTHER_CHECKPOINT = "use another checkpoint (`ziggurat checkpoint list`); training continues from the newest whole one"
 
 
@@ -64,6 +65,8 @@ def verify_run(folder: Path, findings: Findings, progress: Progress) -> None:
     _verify_file(run, BASELINES_FILE, findings, lambda: read_baselines(baselines, files.run_id), False, "")
     if has_checkpoint:
         verify_checkpoints(run.checkpoints, findings.within("checkpoints/"), progress)
+    elif (folder / RESULTS_FILE).is_file():
+        findings.damaged("checkpoints", f"{folder}: training has ended, and there is no checkpoint", _NO_CHECKPOINT)
     else:
         findings.notes.append(f"{folder}: has no checkpoint")
 
@@ -151,12 +154,14 @@ def _verify_results(run: Run, files: RunFiles, findings: Findings, has_checkpoin
     _verify_file(run, METRICS_FILE, findings, lambda: read_metrics_log(path, files), has_checkpoint, restore)
     try:
         results, written, last = run.results, run.written_records, run.checkpoints.last()
-        records = read_metrics_log(path, files)
+        records, end = read_metrics_log(path, files), foreign_end(path)
     except RunFolderError:  # reported above
         return
     if results is None:
         findings.notes.append(f"{run.folder}: has no {RESULTS_FILE}, as training has not finished")
-    elif path.exists() and last is not None and last >= results["steps"]:
-        missing = missing_records(records, written)
-        if missing is not None:
-            findings.damaged(METRICS_FILE, f"{path}: is incomplete: {missing}", restore)
+    is_finished = results is not None and last is not None and last >= results["steps"]
+    faults = record_faults(records, written if is_finished and path.exists() else None)
+    if faults is not None:
+        findings.damaged(METRICS_FILE, f"{path}: is not as it was written: {faults}", restore)
+    if end is not None:
+        findings.damaged(METRICS_FILE, f"{path}: {end}", restore)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ziggurat.checkpoint.folder import BEST_FILE, CHECKPOINTS, CheckpointFolder
+from ziggurat.checkpoint.folder import BEST_FILE, CHECKPOINTS, ENVIRONMENT, CheckpointFolder
 from ziggurat.checkpoint.reader import FOLDER
 from ziggurat.checkpoint.store.object_store import open_store
 from ziggurat.checkpoint.store.uri import checked_store_uri
 from ziggurat.core.errors import RunFolderError, nearest
 from ziggurat.core.files import LOCK_FILE
-from ziggurat.core.untrusted import Damage, read_yaml
+from ziggurat.core.untrusted import Damage, read_json_object, read_yaml
 
 CONFIG = "config.yaml"
 """Name of the config in a run folder."""
@@ -39,10 +39,12 @@ def open_folder(place: CheckpointFolder | str | Path) -> CheckpointFolder:
     if (path / CHECKPOINTS).is_file():
         raise RunFolderError(f"{path / CHECKPOINTS}: is a file, not a folder of checkpoints", "move it away")
     if os.path.lexists(path / CONFIG):
-        return CheckpointFolder(open_store(_configured_store(path / CONFIG) or path / CHECKPOINTS))
+        store = open_store(_configured_store(path / CONFIG) or path / CHECKPOINTS)
+        return CheckpointFolder(store, run_id=_run_id(path))
     if (path / CHECKPOINTS).is_dir():
-        return CheckpointFolder(open_store(path / CHECKPOINTS))
-    folder = CheckpointFolder(path)
+        return CheckpointFolder(open_store(path / CHECKPOINTS), run_id=_run_id(path))
+    above = path.resolve().parent
+    folder = CheckpointFolder(path, run_id=_run_id(above) if path.resolve().name == CHECKPOINTS else "")
     has_some = any(FOLDER.fullmatch(name) for name in folder.store.folders()) or BEST_FILE in folder.store.files()
     if path.is_dir() and (has_some or path.resolve().name == CHECKPOINTS):
         return folder
@@ -59,6 +61,15 @@ def run_folder(path: Path) -> Path | None:
         return path
     parent = path.resolve().parent
     return parent if (parent / CONFIG).is_file() or (parent / LOCK_FILE).is_file() else None
+
+
+def _run_id(run: Path) -> str:
+    """Returns the id of a run; empty if that cannot be read, so that nothing is known to be foreign."""
+    try:
+        found = read_json_object(run / ENVIRONMENT, Damage(RunFolderError, "")).get("run_id")
+    except (OSError, RunFolderError):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def _configured_store(config: Path) -> str | None:

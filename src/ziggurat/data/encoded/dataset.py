@@ -332,9 +332,12 @@ class Dataset:
 
         Raises:
             ConfigError: there is no such split.
+            DataError: its folder is a symbolic link.
         """
         if name not in SPLITS:
             raise unknown_name("split", name, SPLITS)
+        if (self.folder / name).is_symlink():
+            raise DAMAGED.of(self.folder / name, "is a symbolic link, which is not followed")
         stored = self._stored.splits[name]
         blocks = tuple((file.name, i, rows) for file in stored.files for i, rows in enumerate(file.blocks))
         return SplitBlocks(self.folder / name, blocks, arrow_schema(self.schema), stored.checksums, self._checked[name])

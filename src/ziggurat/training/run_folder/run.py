@@ -32,6 +32,7 @@ from ziggurat.training.run_folder.metrics_log import read_metrics_log
 from ziggurat.training.run_folder.run_files import (
     CONFIG_FILE,
     DATASET_FILE,
+    ENVIRONMENT_FILE,
     METRICS_FILE,
     PLAN_FILE,
     RESULTS_FILE,
@@ -78,8 +79,18 @@ class Run:
 
     @property
     def checkpoints(self) -> CheckpointFolder:
+        """The checkpoints of the run; those of another run in their place are refused.
+
+        Raises:
+            RunFolderError: ``environment.json`` is damaged.
+        """
         store = self.experiment.checkpoints.store
-        return CheckpointFolder(open_store(store or self.folder / "checkpoints"), self.experiment.training.keep)
+        started = (self.folder / ENVIRONMENT_FILE).exists()
+        return CheckpointFolder(
+            open_store(store or self.folder / "checkpoints"),
+            self.experiment.training.keep,
+            self.files.run_id if started else "",
+        )
 
     @property
     def owner(self) -> Owner:
