@@ -66,11 +66,13 @@ class Rules(Planner):
 
     def plan(self, problem: Problem) -> Plan:
         """See :class:`~ziggurat.planning.contract.Planner`."""
-        splits = self.first(problem)
+        splits = self.initial_splits(problem)
         try:
             plan = self.place_within_memory(problem, splits, lambda splits: place_tables(problem, splits))
         except NoFeasiblePlan:
-            tight = plan_in_short_memory(problem, self.unsplit(problem), lambda table: self._movable(problem, table))
+            tight = plan_in_short_memory(
+                problem, self.unsplit(problem), lambda table: self._alternatives(problem, table)
+            )
             if tight is None:
                 raise
             splits, plan = tight
@@ -95,7 +97,7 @@ class Rules(Planner):
         """Returns a split for each table that keeps it whole, unless the user or the optimizer requires another."""
         return {table.name: self._required_split(problem, table) or WHOLE for table in problem.tables}
 
-    def first(self, problem: Problem) -> dict[str, TableSplit]:
+    def initial_splits(self, problem: Problem) -> dict[str, TableSplit]:
         """Returns the split of each table by rules 1 and 2."""
         splits = {
             table.name: self._required_split(problem, table) or self._replicate_if_cheaper(problem, table)
@@ -141,7 +143,7 @@ class Rules(Planner):
         several = problem.topology.world_size > 1 and not problem.offloads_rows
         return several and table.weight_bytes <= self.config.replicate_up_to
 
-    def _movable(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
+    def _alternatives(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
         """Returns what may take the place of the whole table; nothing if its split is required."""
         if self._required_split(problem, table) is not None:
             return []
@@ -165,15 +167,15 @@ class Rules(Planner):
     ) -> TableSplit | None:
         """Returns the fitting split with the lowest maximum of its costliest shard and the resulting mean load."""
 
-        def merit(split: TableSplit) -> float:
-            seconds = [cost.seconds for cost in shard_costs(problem, table, split)]
+        def cost(split: TableSplit) -> float:
+            seconds = [shard.seconds for shard in shard_costs(problem, table, split)]
             return max(*seconds, (others + sum(seconds)) / problem.topology.world_size)
 
         fitting = [split for split in options if _largest_shard_bytes(problem, table, split) <= free]
-        return min(fitting, key=merit, default=None)
+        return min(fitting, key=cost, default=None)
 
-    def _reduce_memory(self, problem: Problem, splits: dict[str, TableSplit], most: int) -> bool:
-        """Changes ``splits`` to need less memory: drops all replicas, or splits up to ``most`` more tables by rows.
+    def _reduce_memory(self, problem: Problem, splits: dict[str, TableSplit], limit: int) -> bool:
+        """Changes ``splits`` to need less memory: drops all replicas, or splits up to ``limit`` more tables by rows.
 
         Returns:
             Whether anything was changed.
@@ -186,7 +188,7 @@ class Rules(Planner):
         rows = TableSplit("row_wise")
         left = [table for table in movable if splits[table.name] != rows and self._split_options(problem, table)]
         left.sort(key=lambda table: -problem.whole(table).kept_bytes)
-        splits.update({table.name: rows for table in left[:most]})
+        splits.update({table.name: rows for table in left[:limit]})
         return bool(left)
 
     def _split_hot_tables(self, problem: Problem, splits: Mapping[str, TableSplit], plan: Plan) -> Plan:
@@ -199,15 +201,17 @@ class Rules(Planner):
             loads = device_seconds(problem, plan)
             if max(loads) <= (1 + self.config.slack) * sum(loads) / len(loads):
                 break
-            full = (loads.index(max(loads)),)
-            here = [
+            slowest = (loads.index(max(loads)),)
+            candidates = [
                 table
                 for table in problem.tables
-                if table.name not in tried and splits[table.name] == WHOLE and plan.placements[table.name].ranks == full
+                if table.name not in tried
+                and splits[table.name] == WHOLE
+                and plan.placements[table.name].ranks == slowest
             ]
-            if not here:
+            if not candidates:
                 break
-            table = max(here, key=lambda table: problem.whole(table).seconds)
+            table = max(candidates, key=lambda table: problem.whole(table).seconds)
             tried.add(table.name)
             found = [
                 (max(device_seconds(problem, other)), other, split)

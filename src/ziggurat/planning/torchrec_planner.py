@@ -71,7 +71,7 @@ class TorchRec(Planner):
         return replace(plan, notes=(f"torchrec: by TorchRec's own model, the slowest device takes {seconds}",))
 
     @property
-    def first_answer(self) -> TorchRec:
+    def feasibility_planner(self) -> TorchRec:
         """The same planner without trying every combination, which says sooner whether there is a plan."""
         return TorchRec(self.config.model_copy(update={"proposals": 0}))
 

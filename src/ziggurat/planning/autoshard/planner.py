@@ -40,9 +40,9 @@ from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 from ziggurat.planning.rules import REPLICATED, WHOLE, Rules
 
-CANDIDATES = 4
+TABLES_TO_SPLIT = 4
 """Number of the costliest tables, and of the largest, that each state of the beam tries to split."""
-ENOUGH = 0.998
+MAX_REMAINING_TIME = 0.998
 """A split must reduce the slowest device's time to at most this share of it; otherwise the search ends."""
 
 
@@ -130,9 +130,9 @@ class AutoShard(Planner):
                 "leave refine_s out, or plan for planning.topology.device: local",
             )
 
-        def plan_by(costs: LearnedCosts, near: Plan | None) -> Plan:
+        def plan_by(costs: LearnedCosts, start: Plan | None) -> Plan:
             planner = AutoShard(self.config, costs, self.policy)
-            return planner._improved_by_swaps(problem, near) if near else planner._plan(problem)
+            return planner._improved_by_swaps(problem, start) if start else planner._plan(problem)
 
         others, seconds = self._other_plans(problem), self.config.refine_s
         return refine_plan(problem, plan_by, others, self.costs, self.time_parts, seconds, self.progress)
@@ -157,26 +157,26 @@ class AutoShard(Planner):
                 found.append(replace(plan, notes=("autoshard: a plan of its own",)))
         slowest = lambda plan: max(self.costs.device_seconds(problem, plan))  # noqa: E731
         best = min(found, key=slowest)
-        near = self._improved_by_swaps(problem, best)
-        if slowest(near) < slowest(best):
-            best = replace(near, notes=(f"{best.notes[0]}, after swaps",))
+        swapped = self._improved_by_swaps(problem, best)
+        if slowest(swapped) < slowest(best):
+            best = replace(swapped, notes=(f"{best.notes[0]}, after swaps",))
         return replace(best, notes=(f"{best.notes[0]}; {self.costs.source}",))
 
-    def _improved_by_swaps(self, problem: Problem, plan: Plan) -> Plan:
-        """Returns ``plan`` improved by swaps of whole tables and of column ranges."""
+    def _improved_by_swaps(self, problem: Problem, original: Plan) -> Plan:
+        """Returns ``original`` improved by swaps of whole tables and of column ranges."""
 
-        def assign(problem: Problem, there: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
-            ranks = {item.table.name: iter(plan.placements[item.table.name].ranks) for item in items}
+        def assign(problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
+            ranks = {item.table.name: iter(original.placements[item.table.name].ranks) for item in items}
             start = np.array([next(ranks[item.table.name]) for item in items], np.int64)
-            return improved_by_swaps(self.costs.task(problem, there, items, loads), start).tolist() if items else ()
+            return improved_by_swaps(self.costs.task(problem, plan, items, loads), start).tolist() if items else ()
 
         splits = {
-            name: _split_of(placement, name in problem.constraints) for name, placement in plan.placements.items()
+            name: _split_of(placement, name in problem.constraints) for name, placement in original.placements.items()
         }
-        return replace(place_tables(problem, splits, assign), notes=plan.notes)
+        return replace(place_tables(problem, splits, assign), notes=original.notes)
 
     @property
-    def first_answer(self) -> Rules:
+    def feasibility_planner(self) -> Rules:
         """The rules, which say sooner whether there is a plan: this planner finds one whenever they do."""
         return self.rules
 
@@ -185,10 +185,10 @@ class AutoShard(Planner):
         if not items:
             return ()
         task = self.costs.task(problem, plan, items, loads)
-        draw = np.random.default_rng(0)
+        rng = np.random.default_rng(0)
         candidates = [greedy(task), greedy(task, task.bytes_N), *self.policy.place(task, 1, None).device_PN]
         if self.config.rollouts:
-            candidates += list(self.policy.place(task, self.config.rollouts, draw).device_PN)
+            candidates += list(self.policy.place(task, self.config.rollouts, rng).device_PN)
         found = _best_fitting(task, candidates)
         if found is None:
             raise _no_capacity_error(items, loads)
@@ -196,9 +196,9 @@ class AutoShard(Planner):
 
     def _starts(self, problem: Problem) -> list[dict[str, TableSplit]]:
         """Returns the initial splits: those of the rules, and whole tables; both replicate the same tables."""
-        first, whole = self.rules.first(problem), self.rules.unsplit(problem)
-        whole |= {name: split for name, split in first.items() if split == REPLICATED}
-        return [first] if first == whole else [first, whole]
+        by_rules, whole = self.rules.initial_splits(problem), self.rules.unsplit(problem)
+        whole |= {name: split for name, split in by_rules.items() if split == REPLICATED}
+        return [by_rules] if by_rules == whole else [by_rules, whole]
 
     def _split(self, problem: Problem, splits: Mapping[str, TableSplit]) -> dict[str, TableSplit]:
         """Returns ``splits`` with further tables split where that helps, by beam search over greedy placements."""
@@ -210,12 +210,12 @@ class AutoShard(Planner):
             tried: dict[tuple[tuple[str, TableSplit], ...], tuple[float, dict[str, TableSplit]]] = {}
             for _, state in beam:
                 for name, split in self._split_moves(problem, state):
-                    following = {**state, name: split}
-                    key = tuple(sorted(following.items(), key=lambda each: each[0]))
+                    candidate = {**state, name: split}
+                    key = tuple(sorted(candidate.items(), key=lambda each: each[0]))
                     if key not in tried:
-                        tried[key] = (self._greedy_seconds(problem, following), following)
+                        tried[key] = (self._greedy_seconds(problem, candidate), candidate)
             beam = sorted(tried.values(), key=lambda each: each[0])[: self.config.beam]
-            if not beam or beam[0][0] > best[0][0] * ENOUGH:
+            if not beam or beam[0][0] > best[0][0] * MAX_REMAINING_TIME:
                 break
             best = beam
         return best[0][1]
@@ -224,12 +224,14 @@ class AutoShard(Planner):
         """Returns (table, split) for the further splits of the costliest and of the largest tables."""
         parts = {table.name: self._further_splits(problem, table, state[table.name]) for table in problem.tables}
         tables = [table for table in problem.tables if parts[table.name]]
-        single = {table.name: self.costs.table_seconds(problem, table) / state[table.name].parts for table in tables}
+        seconds_per_part = {
+            table.name: self.costs.table_seconds(problem, table) / state[table.name].parts for table in tables
+        }
         size = {table.name: table.weight_bytes / state[table.name].parts for table in tables}
         chosen = {
             table.name: None
-            for measure in (single, size)
-            for table in sorted(tables, key=lambda table: -measure[table.name])[:CANDIDATES]
+            for measure in (seconds_per_part, size)
+            for table in sorted(tables, key=lambda table: -measure[table.name])[:TABLES_TO_SPLIT]
         }
         return [(name, split) for name in chosen for split in parts[name]]
 

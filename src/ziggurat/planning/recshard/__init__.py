@@ -6,6 +6,6 @@ possible placements of a table, ``linear_model`` chooses the best among them, an
 solver, which ``local_search`` improves.
 """
 
-from ziggurat.planning.recshard.recshard import FirstAnswer, RecShard
+from ziggurat.planning.recshard.recshard import GreedyRecShard, RecShard
 
-__all__ = ["FirstAnswer", "RecShard"]
+__all__ = ["GreedyRecShard", "RecShard"]

@@ -80,9 +80,9 @@ class RecShard(Planner):
         return replace(plan, notes=(f"recshard: {whose} plan; {message}", *context.notes))
 
     @property
-    def first_answer(self) -> FirstAnswer:
+    def feasibility_planner(self) -> GreedyRecShard:
         """The greedy method alone, which says sooner whether there is a plan."""
-        return FirstAnswer()
+        return GreedyRecShard()
 
     def _solved(self, context: _PlanningContext) -> tuple[Plan | None, str]:
         """Returns the linear model's plan with exact fast rows, or None, and a message on the solution."""
@@ -103,7 +103,7 @@ class RecShard(Planner):
         return context.greedy.improved_from(dict(zip(names, chosen, strict=True))), _describe(solution, count, limit)
 
 
-class FirstAnswer(Planner):
+class GreedyRecShard(Planner):
     """RecShard's greedy method without moves and swaps."""
 
     uses_slow_memory: ClassVar[bool] = True
