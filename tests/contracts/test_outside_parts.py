@@ -244,7 +244,7 @@ def test_flops_that_cannot_be_counted_say_what_to_define() -> None:
 def test_a_model_that_fails_for_larger_batches_is_named_then() -> None:
     chosen = experiment("model", part("LogitsOf", what="large batches"))
     chosen.check()
-    model = chosen.model.built(ModelDims(dense=1, features=4, dim=8, tasks=1))
+    model = chosen.model.build_checked(ModelDims(dense=1, features=4, dim=8, tasks=1))
     dense = DensePart(_given, model, autocast=False, compiled=False, dropout=0.0)  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r"LogitsOf: forward returned \(1, 30\), expected \(rows, tasks\) = \(30, 1\)"
@@ -253,7 +253,7 @@ def test_a_model_that_fails_for_larger_batches_is_named_then() -> None:
 
 
 def test_an_exception_while_training_is_told_by_the_lines_of_the_part() -> None:
-    model = experiment("model", part("Raises")).model.built(ModelDims(dense=1, features=4, dim=8, tasks=1))
+    model = experiment("model", part("Raises")).model.build_checked(ModelDims(dense=1, features=4, dim=8, tasks=1))
     with pytest.raises(RuntimeError) as raised:
         model(torch.zeros(2, 1), torch.zeros(2, 4, 8))
     assert len(traceback.extract_tb(raised.value.__traceback__)) > 5

@@ -45,11 +45,11 @@ def check_model(config: ModelSettings, dims: ModelDims, *, cuda: bool = False) -
     """
     if not comes_from_outside(config):
         with torch.device("meta"):  # only shapes are checked: no weights are allocated or initialised
-            return trainable_numbers(config.built(dims))
+            return trainable_numbers(config.build_checked(dims))
     inputs = Origin(config.title, dims.inputs, (dims.tasks,), "")
     rows = rows_for(dims.tasks, dims.features, dims.dim, dims.dense)
     call = lambda model, device: model(*example_inputs(inputs, rows, device))  # noqa: E731
-    return trainable_numbers(_check(lambda: config.built(dims), call, cuda=cuda))
+    return trainable_numbers(_check(lambda: config.build_checked(dims), call, cuda=cuda))
 
 
 def check_trainable(config: ModelSettings, numbers: int, layout: Layout) -> None:
@@ -95,7 +95,7 @@ def check_sequence_encoder(config: SequenceEncoderSettings, positions: int, dim:
     """
     if config.reference is None:
         with torch.device("meta"):
-            config.built(positions, dim)
+            config.build_checked(positions, dim)
         return
     rows = rows_for(positions, dim)
 
@@ -112,7 +112,7 @@ def check_sequence_encoder(config: SequenceEncoderSettings, positions: int, dim:
         if device != "meta":
             _check_masked(config.title, *outputs)
 
-    _check(lambda: config.built(positions, dim), call, cuda=cuda)
+    _check(lambda: config.build_checked(positions, dim), call, cuda=cuda)
 
 
 def check_module(build: Callable[[], Block | Model]) -> None:

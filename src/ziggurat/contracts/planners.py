@@ -24,7 +24,7 @@ def check_planner(config: PlannerSettings) -> None:
     """
     if config.reference is None or config.needs_learned_costs:
         return
-    planner = config.without_measuring().built()
+    planner = config.without_measuring().build_checked()
     for devices in (1, 4):
         with contextlib.suppress(NoFeasiblePlan):
             planner.plan(small_problem(devices))

@@ -55,7 +55,7 @@ def check_model(config: ModelSettings, dims: ModelDims | None = None) -> Model:
     models: list[Model] = []
     for each in sizes if dims is None else (dims,):
         modules.check_model(config, each)
-        model = _check_properties(lambda each=each: config.built(each))
+        model = _check_properties(lambda each=each: config.build_checked(each))
         _check_half_precision(config.title, model)
         if not model.counts_flops:
             _check_flops(f"{config.title}: flops()", model.flops(), model)
@@ -83,7 +83,7 @@ def check_block(config: BlockSettings, features: int = 5, dim: int = 8) -> Block
         ConfigError: the block breaks its contract; the message says where.
     """
     config = as_imported(config)
-    return _check_block(lambda: config.built(features, dim))
+    return _check_block(lambda: config.build_checked(features, dim))
 
 
 def check_head(config: HeadSettings, inputs: int = 12, tasks: int = 2) -> Block:
@@ -101,7 +101,7 @@ def check_head(config: HeadSettings, inputs: int = 12, tasks: int = 2) -> Block:
         ConfigError: the head breaks its contract; the message says where.
     """
     config = as_imported(config)
-    return _check_block(lambda: config.built(inputs, tasks))
+    return _check_block(lambda: config.build_checked(inputs, tasks))
 
 
 def check_sequence_encoder(config: SequenceEncoderSettings, positions: int = 6, dim: int = 8) -> SequenceEncoder:
@@ -122,7 +122,7 @@ def check_sequence_encoder(config: SequenceEncoderSettings, positions: int = 6, 
     """
     config = as_imported(config)
     modules.check_sequence_encoder(config, positions, dim)
-    return _check_block(lambda: config.built(positions, dim))
+    return _check_block(lambda: config.build_checked(positions, dim))
 
 
 def as_imported(config: ConfigT) -> ConfigT:

@@ -79,11 +79,11 @@ def check_planner(config: PlannerSettings, problem: Problem | None = None) -> Pl
     """
     config = as_imported(config)
     planners.check_planner(config)
-    planner = config.built()
+    planner = config.build_checked()
     found: list[Plan] = []
     for each in (planners.small_problem(1), planners.small_problem(4), *([problem] if problem is not None else [])):
         try:
-            plan, again = planner.plan(each), config.built().plan(each)
+            plan, again = planner.plan(each), config.build_checked().plan(each)
         except NoFeasiblePlan as error:
             raise NoFeasiblePlan(f"{config.title}: {error.problem}", error.hint) from None
         if plan != again:

@@ -51,7 +51,7 @@ class PartConfig(Config):
         """``MODULE:CLASS`` for a part from outside the package, else None."""
         return self._reference
 
-    def made(self, make: Callable[[], Any], kind: type[MadeT], by: str = "build") -> MadeT:
+    def checked_part(self, make: Callable[[], Any], kind: type[MadeT], by: str = "build") -> MadeT:
         """Returns what ``make`` returns: the part, built by a method of this config.
 
         A part from outside the package is an error that names it if it is not of the kind that its users expect.

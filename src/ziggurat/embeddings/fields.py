@@ -54,7 +54,7 @@ class Fields(nn.Module):
         )
         self.encoders = nn.ModuleDict(
             {
-                _inner(feature): how.encoder.built(how.count, self._table_of[feature].dim)
+                _inner(feature): how.encoder.build_checked(how.count, self._table_of[feature].dim)
                 for feature, how in layout.positions.items()
             }
         )

@@ -17,7 +17,7 @@ from ziggurat.core.parts import PartConfig
 from ziggurat.interactions.counted_flops import FlopsUnknown, counted_flops
 
 MASK = "mask"
-"""Beginning of the names of inputs that are truth values."""
+"""Prefix of the names of boolean inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Origin:
     """Where a module from outside the package comes from, and for which shapes it was built.
 
     Attributes:
-        title: its import reference.
+        title: its name in messages: the import reference that the config names, or else its class.
         inputs: name of an input of ``forward`` -> its shape without rows.
         output: the output's shape without rows.
         axes: the output's axes in words, such as ``(rows, fields, dims)``.
@@ -128,13 +128,13 @@ class BlockSettings(PartConfig):
             ConfigError: the block cannot work with these sizes.
         """
 
-    def built(self, features: int, dim: int) -> Block:
+    def build_checked(self, features: int, dim: int) -> Block:
         """Returns :meth:`build`'s block; one from outside the package is checked, and knows its origin.
 
         Raises:
             ConfigError: the block cannot work with these sizes, or ``build`` fails or returns something else.
         """
-        block = self.made(lambda: self.build(features, dim), Block)
+        block = self.checked_part(lambda: self.build(features, dim), Block)
         if self.reference is not None:
             output = (checked_out_features(self.title, block), dim)
             block.origin = Origin(self.title, {"emb_BFD": (features, dim)}, output, "(rows, out_features, dims)")

@@ -12,7 +12,7 @@ from ziggurat.core.errors import ZigguratError
 from ziggurat.core.outside.failures import described
 
 _FEW, _MORE = 2, 4
-"""Rows of the two passes, whose difference is the cost of rows."""
+"""Batch sizes of two passes; FLOPs per row are their difference divided by the extra rows."""
 
 
 class FlopsUnknown(ZigguratError):

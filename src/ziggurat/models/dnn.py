@@ -42,7 +42,7 @@ class DNN(Model):
 
     def __init__(self, config: DNN.Config, dims: ModelDims) -> None:
         super().__init__(dims)
-        self.head = config.head.built(dims.flat, dims.tasks)
+        self.head = config.head.build_checked(dims.flat, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         return self.head(flatten_inputs(dense_BF, emb_BFD))

@@ -64,13 +64,13 @@ class ModelSettings(PartConfig):
             ConfigError: the model cannot work with these sizes; the message names sizes or models that can.
         """
 
-    def built(self, dims: ModelDims) -> Model:
+    def build_checked(self, dims: ModelDims) -> Model:
         """Returns :meth:`build`'s model; one from outside the package is checked, and knows its origin.
 
         Raises:
             ConfigError: the model cannot work with these sizes, or ``build`` fails or returns something else.
         """
-        model = self.made(lambda: self.build(dims), Model)
+        model = self.checked_part(lambda: self.build(dims), Model)
         if self.reference is not None:
             model.origin = Origin(self.title, dims.inputs, (dims.tasks,), "(rows, tasks)")
         return model

@@ -40,7 +40,7 @@ class StackedModel(Model):
         self.bottom = DenseEmbedding(dims.dense, dense_vectors, dims.dim, bottom) if dims.dense else None
         fields = dims.features + (dense_vectors if dims.dense else 0)
         self.stack = LayerStack(layers, fields, dims.dim)
-        self.head = head.built(self.stack.out_features * dims.dim, dims.tasks)
+        self.head = head.build_checked(self.stack.out_features * dims.dim, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         return self.head(self.stack(field_vectors(self.bottom, dense_BF, emb_BFD)).flatten(1))

@@ -54,7 +54,7 @@ class DenseOptimizerSettings(PartConfig):
             groups.append({"params": matrices, "weight_decay": getattr(self, "weight_decay", 0.0)})
         if vectors:
             groups.append({"params": vectors, "weight_decay": 0.0})
-        optimizer = self.made(lambda: self.make(groups), torch.optim.Optimizer, "make")
+        optimizer = self.checked_part(lambda: self.make(groups), torch.optim.Optimizer, "make")
         if self.reference is not None:
             _check_groups(self.title, optimizer, dict(trainable))
         return optimizer

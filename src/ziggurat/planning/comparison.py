@@ -126,7 +126,7 @@ def compare_planners(
     progress.start("plan", len(planners), "planners")
     entries: list[Compared] = []
     for number, (name, config) in enumerate(planners.items()):
-        planner, started = config.built(time_parts, progress), time.perf_counter()
+        planner, started = config.build_checked(time_parts, progress), time.perf_counter()
         try:
             planned = planned_by(problem, planner) if number else plan_problem(problem, planner)
         except NoFeasiblePlan as error:

@@ -46,7 +46,7 @@ class Planner(ABC):
         """
 
     @property
-    def first_answer(self) -> Planner:
+    def feasibility_planner(self) -> Planner:
         """A planner that says sooner whether the devices can hold the tables; the planner itself if it is quick."""
         return self
 
@@ -90,8 +90,8 @@ class OutsidePlanner(Planner):
         return plan
 
     @property
-    def first_answer(self) -> Planner:
-        quick = self._planner.first_answer
+    def feasibility_planner(self) -> Planner:
+        quick = self._planner.feasibility_planner
         return self if quick is self._planner else OutsidePlanner(quick, self._title)
 
 
@@ -124,14 +124,14 @@ class PlannerSettings(PartConfig):
             ConfigError: the learned costs or policy are not where the config says.
         """
 
-    def built(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> Planner:
+    def build_checked(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> Planner:
         """Returns :meth:`build`'s planner; the plans of one from outside the package are checked.
 
         Raises:
             ConfigError: the learned costs or policy are not where the config says, or ``build`` fails or returns
                 something else.
         """
-        planner = self.made(lambda: self.build(time_parts, progress), Planner)
+        planner = self.checked_part(lambda: self.build(time_parts, progress), Planner)
         return planner if self.reference is None else OutsidePlanner(planner, self.title)
 
     @property

@@ -49,7 +49,7 @@ def plan_tables(
         ConfigError: ``planning.tables`` asks for an impossible placement; the message names the key.
         NoFeasiblePlan: the devices lack memory; the message says which changes would suffice.
     """
-    planner = config.planner.built(time_parts, progress)
+    planner = config.planner.build_checked(time_parts, progress)
     return plan_problem(problem_of(tables, statistics, topology, config, batch_size), planner)
 
 
@@ -62,7 +62,7 @@ def plan_problem(problem: Problem, planner: Planner) -> PlanEstimate:
     try:
         return planned_by(problem, planner)
     except NoFeasiblePlan as error:
-        quick = planner.first_answer
+        quick = planner.feasibility_planner
         fits = lambda other: _fits(other, quick)  # noqa: E731
         memory = least_memory(problem, fits)
         fault = error.problem if memory is None else _lacking(problem, quick, memory)
@@ -152,7 +152,7 @@ def _slow_ways(problem: Problem, planner: Planner, fits: Callable[[Problem], boo
             for each in kind.variants()
             if each.uses_slow_memory
         ]
-        fitting = [other.title for other in others if _fits(problem, other.build().first_answer)]
+        fitting = [other.title for other in others if _fits(problem, other.build().feasibility_planner)]
         return [f"planning.planner: {{name: {name}}}, which uses the slow memory" for name in fitting]
     memory = least_slow_memory(problem, fits)
     now = format_bytes(problem.topology.slow_memory_bytes) if problem.topology.slow_memory_bytes else "none"

@@ -162,7 +162,7 @@ def assemble(
             layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder
         )
         try:
-            model = synchronise_batch_norms(experiment.model.built(model_dims(layout)).to(device))
+            model = synchronise_batch_norms(experiment.model.build_checked(model_dims(layout)).to(device))
             if training.activation_checkpointing:
                 checkpoint_activations(model)
             dropout = experiment.embeddings.dropout

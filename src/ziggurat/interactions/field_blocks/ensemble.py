@@ -59,7 +59,7 @@ class Ensemble(Block):
         blocks: list[Block] = []
         for number, block in enumerate(config.blocks):
             with within(f"blocks.{number}"):
-                blocks.append(block.built(features, dim))
+                blocks.append(block.build_checked(features, dim))
         widths = [block.out_features for block in blocks]
         if config.combine != "concat" and len(set(widths)) > 1:
             listed = ", ".join(f"{block.title}: {width}" for block, width in zip(config.blocks, widths, strict=True))

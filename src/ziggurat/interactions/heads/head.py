@@ -23,13 +23,13 @@ class HeadSettings(PartConfig):
             tasks: T.
         """
 
-    def built(self, inputs: int, tasks: int) -> Block:
+    def build_checked(self, inputs: int, tasks: int) -> Block:
         """Returns :meth:`build`'s head; one from outside the package is checked, and knows its origin.
 
         Raises:
             ConfigError: ``build`` fails or returns something else.
         """
-        head = self.made(lambda: self.build(inputs, tasks), Block)
+        head = self.checked_part(lambda: self.build(inputs, tasks), Block)
         if self.reference is not None:
             head.origin = Origin(self.title, {"row_BN": (inputs,)}, (tasks,), "(rows, tasks)")
         return head

@@ -47,13 +47,13 @@ class SequenceEncoderSettings(PartConfig):
             ConfigError: the encoder cannot work with these sizes.
         """
 
-    def built(self, positions: int, dim: int) -> SequenceEncoder:
+    def build_checked(self, positions: int, dim: int) -> SequenceEncoder:
         """Returns :meth:`build`'s encoder; one from outside the package is checked, and knows its origin.
 
         Raises:
             ConfigError: the encoder cannot work with these sizes, or ``build`` fails or returns something else.
         """
-        encoder = self.made(lambda: self.build(positions, dim), SequenceEncoder)
+        encoder = self.checked_part(lambda: self.build(positions, dim), SequenceEncoder)
         if self.reference is not None:
             inputs = {"positions_BSD": (positions, dim), "mask_BS": (positions,)}
             if self.target_feature is not None:

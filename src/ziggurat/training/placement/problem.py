@@ -47,7 +47,7 @@ class PlanningInput:
         Args:
             progress: where a planner that measures shows its progress.
         """
-        return self.settings.built(self.time_parts, progress)
+        return self.settings.build_checked(self.time_parts, progress)
 
 
 def planning_input(
