@@ -25,7 +25,7 @@ State = Literal["ok", "note", "fail"]
 OLDEST_DRIVER = {12: 525, 13: 580}
 """CUDA major release that torch was built for -> the oldest NVIDIA driver that supports it."""
 
-_LOOKUP = """
+_LOOKUP_SCRIPT = """
 import sys, torch, fbgemm_gpu, torchrec
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
@@ -210,11 +210,11 @@ def lookup_check(timeout_s: float = 300) -> Check:
     """Imports torch, torchrec and fbgemm and looks up rows of a table, in another process that may crash."""
     started = time.monotonic()
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    again = "make clean install" if _in_checkout() else reinstall_command(engine.installed_engine().flavour)
-    hint = f"{again}; if the problem stays, open an issue with this message"
+    reinstall = "make clean install" if _in_checkout() else reinstall_command(engine.installed_engine().flavour)
+    hint = f"{reinstall}; if the problem stays, open an issue with this message"
     try:
         answer = subprocess.run(
-            [sys.executable, "-c", _LOOKUP],
+            [sys.executable, "-c", _LOOKUP_SCRIPT],
             capture_output=True,
             text=True,
             timeout=timeout_s,

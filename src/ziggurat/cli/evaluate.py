@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from ziggurat.cli.options import Checkpoint, PreparedAt, RunFolder
+from ziggurat.cli.options import Checkpoint, PreparedInput, RunFolder
 
 
 def command(
     run: RunFolder,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The rows to evaluate on.")] = "test",
     checkpoint: Checkpoint = "best",
-    prepared: PreparedAt = None,
+    prepared: PreparedInput = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Compute a run's metrics on a split of its data.

@@ -20,10 +20,10 @@ Overrides = Annotated[
     ),
 ]
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder of the raw files; replaces data.folder.")]
-PreparedTo = Annotated[
+PreparedOutput = Annotated[
     Path | None, typer.Option("--prepared", help="Folder of the prepared dataset; default: prepared/NAME-HASH.")
 ]
-PreparedAt = Annotated[
+PreparedInput = Annotated[
     Path | None,
     typer.Option("--prepared", help="Folder of the prepared dataset, if it was moved since the run was trained."),
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo
+from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedOutput
 
 if TYPE_CHECKING:
     from ziggurat.planning import PlanEstimate
@@ -23,7 +23,7 @@ def command(
     config: Config,
     overrides: Overrides = None,
     data: DataFolder = None,
-    prepared: PreparedTo = None,
+    prepared: PreparedOutput = None,
     hosts: Annotated[
         int | None, typer.Option(min=1, help="Number of machines; default: planning.topology, or 1.")
     ] = None,

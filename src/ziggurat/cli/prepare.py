@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo
+from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedOutput
 
 
 def command(
     config: Config,
     overrides: Overrides = None,
     data: DataFolder = None,
-    prepared: PreparedTo = None,
+    prepared: PreparedOutput = None,
     ray: Annotated[
         str | None,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ziggurat.cli.options import Checkpoint, PreparedAt, RunFolder
+from ziggurat.cli.options import Checkpoint, PreparedInput, RunFolder
 
 
 def command(
@@ -16,7 +16,7 @@ def command(
         Path | None, typer.Option("--out", "-o", help="The HTML file; default: report.html in the run.")
     ] = None,
     checkpoint: Checkpoint = "best",
-    prepared: PreparedAt = None,
+    prepared: PreparedInput = None,
     baselines: Annotated[
         bool, typer.Option(help="Compare with LightGBM and logistic regression, which are trained once per run.")
     ] = True,

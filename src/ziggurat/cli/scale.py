@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ziggurat.cli.options import DataFolder, Overrides, PreparedTo
+from ziggurat.cli.options import DataFolder, Overrides, PreparedOutput
 
 if TYPE_CHECKING:
     from ziggurat.training.scaling.result import ScaleResult
@@ -28,7 +28,7 @@ def command(
     ],
     overrides: Overrides = None,
     data: DataFolder = None,
-    prepared: PreparedTo = None,
+    prepared: PreparedOutput = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the sweep; default: runs/NAME-scale.")] = None,
     sizes: Annotated[
         int, typer.Option("--sizes", "--rungs", min=1, help="Number of model sizes; a law needs three or more.")

@@ -12,7 +12,7 @@ from ziggurat.cli.options import (
     Config,
     DataFolder,
     Overrides,
-    PreparedTo,
+    PreparedOutput,
     check_warm_start_option,
     reader_overrides,
     warm_start_overrides,
@@ -23,7 +23,7 @@ def command(
     config: Config,
     overrides: Overrides = None,
     data: DataFolder = None,
-    prepared: PreparedTo = None,
+    prepared: PreparedOutput = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/NAME.")] = None,
     nproc: Annotated[
         int | None, typer.Option(min=1, help="Number of ranks to start on this machine; default: 1.")

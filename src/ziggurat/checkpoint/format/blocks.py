@@ -152,8 +152,8 @@ def contents_in_words(file: ManifestFile) -> str:
 
 
 DAMAGED = (
-    "restore the file, or use another checkpoint by its step: `ziggurat checkpoint verify` says which are intact; delete "
-    "the later folders to resume from the newest intact one"
+    "restore the file, or use another checkpoint by its step: `ziggurat checkpoint verify` says which are intact; "
+    "delete the later folders to resume from the newest intact one"
 )
 
 
