@@ -21,7 +21,7 @@ from ziggurat.report.inputs import ComparisonRow
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.plan_resolution import read_plan, read_ranks
-from ziggurat.training.run_folder.metrics_log import missing_records, read_metrics_log
+from ziggurat.training.run_folder.metrics_log import read_metrics_log, record_faults
 from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.warm_start.load import read_warm_start
 
@@ -81,7 +81,7 @@ def used_run(folder: Path) -> dict[str, Any]:
     """Returns all that is read from a run, except from its checkpoints."""
     run = open_run(folder)
     records = read_metrics_log(run.metrics_path, run.files)
-    missing = missing_records(records, run.written_records)
+    missing = record_faults(records, run.written_records)
     if missing is not None:
         raise IncompleteError(f"{run.metrics_path}: {missing}", "restore it")
     transform = run.transform()

@@ -89,7 +89,21 @@ def test_lost_lines_of_metrics_are_damage(copied: Path) -> None:
     path = copied / "run" / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:2] + lines[3:]))
-    assert "metrics.jsonl: is incomplete: metrics.jsonl has" in printed(copied / "run", status=1)
+    assert "metrics.jsonl: is not as it was written: metrics.jsonl has" in printed(copied / "run", status=1)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_doubled_lines_and_appended_zeros_of_metrics_are_damage(copied: Path, finished: bool) -> None:
+    path = copied / "run" / "metrics.jsonl"
+    if not finished:
+        (copied / "run" / "results.json").unlink()
+    whole = path.read_bytes()
+    path.write_bytes(whole * 2)
+    assert "records more than once" in printed(copied / "run", status=1)
+    path.write_bytes(whole + bytes(16))
+    assert "metrics.jsonl: ends in 16 bytes that are no record" in printed(copied / "run", status=1)
+    path.write_bytes(whole + whole[:5])  # what a killed training may leave
+    printed(copied / "run")
 
 
 def test_checkpoints(copied: Path) -> None:

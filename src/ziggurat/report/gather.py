@@ -44,7 +44,7 @@ from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.placement.plan_resolution import read_plan
-from ziggurat.training.run_folder.metrics_log import missing_records, read_metrics_log
+from ziggurat.training.run_folder.metrics_log import read_metrics_log, record_faults
 from ziggurat.training.run_folder.run import Run, open_run
 from ziggurat.training.run_folder.run_files import PLAN_FILE, read_environment
 from ziggurat.training.warm_start.load import read_warm_start
@@ -109,8 +109,8 @@ def _inputs(
     for metrics in list(measured.values())[:1]:  # validation, if it has rows
         notes.extend(collapsed_tasks(metrics, run.experiment))
     history = read_metrics_log(run.metrics_path, run.files)
-    missing = missing_records(history, run.written_records)
-    notes += [f"The curves are incomplete: {missing}."] if missing else []
+    faults = record_faults(history, run.written_records)
+    notes += [f"The curves are not those of the training: {faults}."] if faults else []
     notes.extend(f"{warning[0].upper()}{warning[1:]}." for warning in leak_warnings(statistics.features))
     if evaluated == "validation":
         notes.append(

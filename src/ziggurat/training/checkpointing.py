@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ class _SavedState:
     schedule: dict[str, int | float | None]
     restores: int = 0
     stopped: bool = False
+    records: dict[str, int] | None = None
 
 
 class Checkpointing:
@@ -47,6 +48,9 @@ class Checkpointing:
         average: the moving average of the weights, if there is one.
         schedule: the schedule of the learning rates.
         claim: the right to write the run's checkpoints; on the first rank only.
+
+    Attributes:
+        records: how many records of each split ``metrics.jsonl`` had at the restored checkpoint; None if unknown.
     """
 
     def __init__(
@@ -62,11 +66,17 @@ class Checkpointing:
         self._average, self._schedule, self._claim = average, schedule, claim
         self._leads = World.current().leads
         self._restores = 0
+        self.records: Mapping[str, int] | None = None
         self._saved_step, self._saved_exactly = -1, True
 
     @contextlib.contextmanager
-    def open(self) -> Generator[None]:
-        """Runs the thread that writes checkpoints within the context; :meth:`save` needs it."""
+    def open(self, records: Mapping[str, int]) -> Generator[None]:
+        """Runs the thread that writes checkpoints within the context; :meth:`save` needs it.
+
+        Args:
+            records: how many records of each split ``metrics.jsonl`` has, which every checkpoint stores; it may change.
+        """
+        self.records = records
         folder = self._run.checkpoints
         if self._leads:
             owner = self._run.owner
@@ -100,6 +110,7 @@ class Checkpointing:
             "schedule": self._schedule.state_dict(),
             "restores": self._restores,
             "stopped": exact,
+            "records": dict(self.records or {}),
         }
         started = time.perf_counter()
         self.wait_for_snapshot()
@@ -150,6 +161,7 @@ class Checkpointing:
         resume(self._recommender, checkpoint, self._optimizer, self._average)
         self._schedule.load_state_dict(saved.schedule)
         self._restores = saved.restores + (not saved.stopped)
+        self.records = saved.records
         self._mark_best(at)
         if at.stopped_early and self._run.experiment.training.early_stopping is None:
             at.stopped_early = False

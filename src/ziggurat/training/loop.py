@@ -33,7 +33,7 @@ from ziggurat.training.batch_source import training_loader
 from ziggurat.training.checkpointing import Checkpointing
 from ziggurat.training.loss import LossWindow
 from ziggurat.training.recommender import Recommender
-from ziggurat.training.run_folder.metrics_log import MetricsLog, NoMetricsLog, open_metrics_log
+from ziggurat.training.run_folder.metrics_log import MetricsLog, NoMetricsLog, open_metrics_log, resume_note
 from ziggurat.training.run_folder.run import Run
 from ziggurat.training.signals import StopRequest
 from ziggurat.training.step import Stepper, StepWork, prefetched_batches
@@ -103,6 +103,14 @@ class Trainer:
     def finished(self) -> bool:
         return self.at.step >= self.total_steps or self.at.stopped_early or self.at.cursor.epoch >= self.config.epochs
 
+    def log_note(self) -> str | None:
+        """Returns what ``metrics.jsonl`` lacks, or has twice, up to the restored checkpoint; None if nothing.
+
+        Raises:
+            RunFolderError: a line of it is damaged.
+        """
+        return resume_note(self.run.metrics_path, self.run.files, self.at.step, self._checkpoints.records)
+
     def train(self, stop_after: int | None = None) -> StopRequest:
         """Trains until the end, until a signal, or until ``stop_after`` steps are done in total; then saves.
 
@@ -119,7 +127,7 @@ class Trainer:
         with (
             StopRequest() as stop,
             open_metrics_log(self.run.folder, self.at.step, self.world.leads) as log,
-            self._checkpoints.open(),
+            self._checkpoints.open(log.counts),
         ):
             while not self.finished and not self._ends(stop_after):
                 with contextlib.closing(self._prefetched()) as epoch:

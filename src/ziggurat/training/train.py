@@ -156,6 +156,9 @@ def train(
         on_first_rank(lambda: record_config(run))  # only now: whatever may refuse the training has not done so
         if trainer.at.step:
             progress.note(f"{run.folder}: resuming at step {trainer.at.step:,} of {trainer.total_steps:,}")
+            damaged_log = on_first_rank(trainer.log_note)
+            if damaged_log is not None:
+                progress.note(damaged_log)
         started = time.perf_counter()
         stop = None if trainer.finished else trainer.train(stop_after)
         on_first_rank(lambda: None)  # waits until the first rank has written its last checkpoint

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +22,8 @@ _DAMAGED = Damage(
 )
 _LINE_BYTES = 2**22
 """The most bytes of a line."""
+_BEGINNING = b'{"split": "'
+"""How every line begins."""
 
 
 class MetricsLog:
@@ -27,7 +31,11 @@ class MetricsLog:
 
     Args:
         files: the files of the run.
-        step: the step that training continues from; later records, left by a killed run, are dropped.
+        step: the step that training continues from; later records, left by a killed run, are dropped, and so are
+            records that are there twice.
+
+    Attributes:
+        counts: how many records of each split it has.
 
     Raises:
         RunFolderError: the records of the run so far are damaged.
@@ -37,7 +45,7 @@ class MetricsLog:
         from torch.utils.tensorboard import SummaryWriter  # half a second, which other ranks and readers need not wait
 
         self._files, self._path = files, files.folder / METRICS_FILE
-        self._keep_until(step)
+        self.counts = self._keep_until(step)
         board = files.folder / "tensorboard"
         if board.is_symlink():
             raise RunFolderError(f"{board}: is a symbolic link, which is not followed", "delete it")
@@ -51,6 +59,7 @@ class MetricsLog:
         with explained_writes(self._path):
             self._file.write(self._files.line(record))
             self._file.flush()
+        self.counts[split] += 1
         for name, value in figures.items():
             if math.isfinite(value):
                 self._board.add_scalar(f"{split}/{name}", value, step)
@@ -64,16 +73,21 @@ class MetricsLog:
         self._file.close()
         self._board.close()
 
-    def _keep_until(self, step: int) -> None:
+    def _keep_until(self, step: int) -> Counter[str]:
+        """Drops the records after ``step``; returns how many of each split are left."""
         records = read_metrics_log(self._path, self._files)
+        kept = list(_by_place(record for record in records if record["step"] <= step).values())
         if self._path.exists():
-            kept = [record for record in records if record["step"] <= step]
             with atomic_file(self._path) as temporary:
                 temporary.write_text("".join(map(self._files.line, kept)), encoding="utf-8")
+        return Counter(record["split"] for record in kept)
 
 
 class NoMetricsLog:
     """Writes nothing: the log of all ranks but the first, which writes the figures of all ranks."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
 
     def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
         pass
@@ -115,16 +129,77 @@ def read_metrics_log(path: Path, files: RunFiles | None = None) -> list[dict[str
     return [_record(line, f"{path}: line {number}", run_id, required) for number, line in enumerate(lines, 1)]
 
 
-def missing_records(records: Sequence[Any], written: int | None) -> str | None:
-    """Returns how many records ``metrics.jsonl`` lacks, as a clause; None if it lacks none.
+def record_faults(records: Sequence[dict[str, Any]], written: int | None) -> str | None:
+    """Returns how many records ``metrics.jsonl`` lacks or has twice, as a clause; None if it is as it was written.
 
     Args:
         records: the records that are there.
         written: how many the finished training wrote, if that is known.
     """
-    if written is None or len(records) >= written:
+    different = len(_by_place(records))
+    faults: list[str] = []
+    if written is not None and different < written:
+        faults.append(f"has {different:,} records, training wrote {written:,}")
+    if different < len(records):
+        faults.append(f"has {len(records) - different:,} records more than once")
+    return f"{METRICS_FILE} {' and '.join(faults)}" if faults else None
+
+
+def resume_note(path: Path, files: RunFiles, step: int, counts: Mapping[str, int] | None) -> str | None:
+    """Returns what to tell the user about the records up to a checkpoint that a training resumes from; mostly nothing.
+
+    A record after the checkpoint, or a last line that a kill cut short there, is written again, so nothing is lost.
+
+    Args:
+        path: the ``metrics.jsonl`` of the run.
+        files: the files of the run.
+        step: the step of the checkpoint.
+        counts: how many records of each split there were when it was saved; None if it does not say so.
+
+    Raises:
+        RunFolderError: a line is damaged, or belongs to another run.
+    """
+    records = [record for record in read_metrics_log(path, files) if record["step"] <= step]
+    different = _by_place(records)
+    there = Counter(split for split, _ in different)
+    lost = {split: count - there[split] for split, count in (counts or {}).items() if count > there[split]}
+    faults: list[str] = []
+    if lost:
+        listed = ", ".join(f"{count:,} of {split!r}" for split, count in lost.items())
+        faults.append(f"of the records up to step {step:,} {sum(lost.values()):,} are lost ({listed})")
+    if len(different) < len(records):
+        faults.append(f"{len(records) - len(different):,} records are there more than once, each is kept once")
+    if not faults:
         return None
-    return f"{METRICS_FILE} has {len(records):,} records, training wrote {written:,}"
+    return (
+        f"{path}: is damaged: {'; '.join(faults)}. Training goes on as before, as only the report's curves and a "
+        "sweep's times are made from it; to have them whole, stop, restore the file from a copy and train again"
+    )
+
+
+def foreign_end(path: Path) -> str | None:
+    """Returns what is wrong with the bytes after the last line; None if there are none, or those of a killed training.
+
+    Raises:
+        RunFolderError: the file cannot be read.
+    """
+    try:
+        with opened(path, _DAMAGED) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LINE_BYTES))
+            end = file.read(_LINE_BYTES).rpartition(b"\n")[2]
+    except FileNotFoundError:
+        return None
+    if b"\0" not in end and end.startswith(_BEGINNING[: len(end)]):
+        return None
+    return f"ends in {len(end):,} bytes that are no record"
+
+
+def _by_place(records: Iterable[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Returns the first record of each split and step."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for record in records:
+        found.setdefault((record["split"], record["step"]), record)
+    return found
 
 
 def _record(line: bytes, where: str, run_id: str | None, required: bool) -> dict[str, Any]:
