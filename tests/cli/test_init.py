@@ -277,6 +277,7 @@ def test_yaml_strings(text: str, written: str) -> None:
 def test_names(tmp_path: Path) -> None:
     assert feature_name("a.b/c") == "a_b_c"
     assert feature_name("@x") == "x"
+    assert feature_name("a\u202eb\u200bc\t\nd") == "a_b_c_d"
     assert experiment_name(Path("/data/Click Log/train.csv")) == "click-log"
     assert experiment_name(Path("/data/x/criteo_train.csv.gz")) == "criteo"
     assert experiment_name(tmp_path / "ratings.csv") == "ratings"

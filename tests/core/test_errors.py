@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from ziggurat.core.errors import ConfigError, InvalidSection, nearest, shorten, within
+from ziggurat.core.errors import ConfigError, InvalidSection, nearest, printable, shorten, within
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,10 @@ def test_only_really_close_names_are_suggested(word: str, allowed: list[str], cl
 def test_quoted_values_are_cut() -> None:
     assert shorten("a" * 100, 10) == "'aaaaaaaa…"
     assert shorten(3.5) == "3.5"
+
+
+def test_what_is_printed_shows_what_is_invisible() -> None:
+    assert printable("a\u202eb\u200b\x1b\nc é") == "a\\u202eb\\u200b\\x1b\nc é"
 
 
 def test_an_error_survives_a_process_boundary() -> None:

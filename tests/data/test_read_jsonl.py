@@ -161,3 +161,9 @@ def test_heads_that_do_not_fit(tmp_path: Path, text: str, columns: RawSchema, me
 
 def test_a_rare_key_may_be_declared_optional(tmp_path: Path) -> None:
     assert read_lines(tmp_path, '{"a": 1}\n', schema(a=INTEGER, rare=TEXT), optional=["rare"]).rows == [(1, None)]
+
+
+def test_a_number_of_thousands_of_digits_is_rejected_in_plain_words(tmp_path: Path) -> None:
+    line = b'{"x": ' + b"9" * 5000 + b"}"
+    (bad,) = read_lines(tmp_path, b'{"x": 7}\n' + line, schema(x=INTEGER)).bad
+    assert "(a whole number has more digits than the 4,300 that are allowed)" in bad.reason

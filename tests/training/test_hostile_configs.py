@@ -84,6 +84,8 @@ def test_a_config_that_is_no_file_is_named(tmp_path: Path, make: Callable[[Path]
     [
         ({"name": "a\tb"}, r"name: received 'a\\tb', which has a control character"),
         ({"table": "a\nb"}, r"table: received 'a\\nb', which has a control character"),
+        ({"name": "a\u202eb"}, r"name: received 'a\\u202eb', which has a control character or an invisible one"),
+        ({"table": "a\u200bb"}, r"table: received 'a\\u200bb', which has a control character or an invisible one"),
         ({"table": "../x"}, "table: String should match pattern|table: Input should match"),
         ({"name": "é" * 101}, "name: received .* longer than 200 bytes"),
     ],

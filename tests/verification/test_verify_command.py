@@ -82,7 +82,47 @@ def test_a_missing_file_is_damage(copied: Path) -> None:
     found = json_output(copied / "run")
     assert any("training has not finished" in note for note in found["notes"])
     shutil.rmtree(copied / "prepared" / "train")
-    assert "train: the rows of this split are not here" in printed(copied / "prepared", status=1)
+    out = printed(copied / "prepared", status=1).replace("\n", " ")
+    assert f"{copied / 'prepared' / 'train'}: is missing" in out
+    assert "prepare again: `ziggurat prepare`" in out
+    assert "readers" not in out
+
+
+def test_a_copy_from_readers_has_no_training_rows(copied: Path) -> None:
+    shutil.move(copied / "prepared", copied / "run" / "dataset")
+    shutil.rmtree(copied / "run" / "dataset" / "train")
+    printed(copied / "run" / "dataset")
+
+
+def test_an_environment_of_another_run_is_the_one_that_is_named(two_runs: tuple[Path, Path], copied: Path) -> None:
+    run = copied / "run"
+    shutil.copy2(two_runs[1] / "run" / "environment.json", run)
+    (problem, *_) = json_output(run, status=1)["problems"]
+    assert problem["problem"].startswith(f"{run / 'environment.json'}: belongs to run ")
+    assert "the other files here to run" in problem["problem"]
+    for name in ("dataset.json", "plan.json", "warm_start.json", "results.json"):  # nothing says which one is odd
+        (run / name).unlink()
+    with pytest.raises(RunFolderError, match=r"config\.yaml: belongs to run .*environment\.json to run ") as caught:
+        open_run(run)
+    assert "one of them is of another run" in caught.value.problem
+    shutil.copy2(two_runs[0] / "run" / "environment.json", run)
+    shutil.copy2(two_runs[0] / "run" / "plan.json", run)
+    shutil.copy2(two_runs[1] / "run" / "config.yaml", run)
+    with pytest.raises(RunFolderError, match=r"config\.yaml: belongs to run .*this folder holds run "):
+        open_run(run)
+
+
+def test_what_is_no_folder_is_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "shop.csv").write_text("a,b\n")
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in (
+        (tmp_path / "shop.csv", "a file"),
+        (tmp_path / "pipe", "a named pipe"),
+        ("/dev/zero", "a device"),
+    ):
+        with pytest.raises(RunFolderError) as caught:
+            ziggurat.verify(path)
+        assert f"{path}: is {kind}, not a folder of a run, prepared dataset" in caught.value.problem
 
 
 def test_lost_lines_of_metrics_are_damage(copied: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
 from ziggurat.cli.model_names import model_names
+from ziggurat.core.errors import INVISIBLE
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ColumnProfile
 from ziggurat.data.inference.labels import InferredLabel
@@ -239,7 +241,8 @@ def _flow(items: list[str], quote: bool = False) -> str:
 
 def feature_name(column: str) -> str:
     """Returns the column's name with characters replaced that a feature's name may not have."""
-    plain = re.sub(r"[./\\:\x00-\x1f\x7f-\x9f]+", "_", column).strip().lstrip("@")
+    visible = "".join("/" if unicodedata.category(each) in INVISIBLE else each for each in column)
+    plain = re.sub(r"[./\\:]+", "_", visible).strip().lstrip("@")
     return plain.encode()[:200].decode(errors="ignore") or "column"
 
 

@@ -159,12 +159,16 @@ def shorten(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+INVISIBLE = frozenset({"Cc", "Cf", "Cs"})
+"""Unicode's categories of control characters, of those that only change how others look, and of half characters."""
+
+
 def printable(text: str) -> str:
-    """Returns ``text`` with control characters, except line ends, as escapes such as ``\\x1b``.
+    """Returns ``text`` with control and invisible characters, except line ends, as escapes such as ``\\x1b``.
 
     What is printed may come from a file, and must not control the terminal.
     """
     return "".join(
-        character if character == "\n" or unicodedata.category(character) not in {"Cc", "Cs"} else repr(character)[1:-1]
+        character if character == "\n" or unicodedata.category(character) not in INVISIBLE else repr(character)[1:-1]
         for character in text
     )

@@ -14,6 +14,8 @@ import json
 import os
 import re
 import stat
+import sys
+import unicodedata
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +33,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load as load_tensors
 
 from ziggurat.core.control_group import most_bytes
-from ziggurat.core.errors import ZigguratError, shorten
+from ziggurat.core.errors import INVISIBLE, ZigguratError, shorten
 
 MAX_TEXT_BYTES = 256 * 2**20
 """Largest JSON file."""
@@ -99,7 +101,7 @@ def opened(
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise damage.of(path, f"is {_kind(status.st_mode)}, not a file")
+            raise damage.of(path, f"is {kind_of_file(status.st_mode)}, not a file")
         if limit is not None and status.st_size > limit:
             raise damage.of(path, f"has {status.st_size:,} bytes; at most {limit:,} are read")
     except BaseException:
@@ -163,10 +165,17 @@ def parse_json(data: bytes, where: str | Path, damage: Damage) -> Any:
     except RecursionError:
         raise damage.of(where, f"is nested deeper than {MAX_DEPTH} levels") from None
     except (ValueError, OverflowError) as error:
-        raise damage.of(where, f"is not valid JSON: {_short(error)}") from None
+        raise damage.of(where, f"is not valid JSON: {_short(json_fault(error))}") from None
     _check_depth(value, where, damage)
     _check_text(value, data, where, damage)
     return value
+
+
+def json_fault(error: BaseException) -> str:
+    """Returns what is wrong with JSON that Python refused with this error."""
+    if "int_max_str_digits" in str(error):
+        return f"a whole number has more digits than the {sys.get_int_max_str_digits():,} that are allowed"
+    return str(error)
 
 
 def read_json_object(
@@ -308,13 +317,13 @@ def child(folder: Path, name: Any, where: str | Path, damage: Damage) -> Path:
 
 
 def file_name(name: Any, where: str | Path, damage: Damage) -> str:
-    """Returns ``name`` if it is a plain name of a file, without a path and without control characters.
+    """Returns ``name`` if it is a plain name of a file, without a path and without control or invisible characters.
 
     Raises:
         ZigguratError: of class ``damage.error``: it is something else.
     """
     is_plain = isinstance(name, str) and name not in {"", ".", ".."} and "/" not in name and len(name) <= 255
-    if not is_plain or any(ord(character) < 32 or ord(character) == 127 for character in cast("str", name)):
+    if not is_plain or any(unicodedata.category(character) in INVISIBLE for character in cast("str", name)):
         raise damage.of(where, f"names the file {shorten(name)}; a plain file name is allowed")
     return cast("str", name)
 
@@ -400,8 +409,10 @@ def _items(value: Any) -> Any:
     )
 
 
-def _kind(mode: int) -> str:
+def kind_of_file(mode: int) -> str:
+    """Returns what a file of this mode is, as ``a folder``."""
     kinds = (
+        (stat.S_ISREG, "a file"),
         (stat.S_ISDIR, "a folder"),
         (stat.S_ISFIFO, "a named pipe"),
         (stat.S_ISSOCK, "a socket"),
@@ -411,6 +422,6 @@ def _kind(mode: int) -> str:
     return next((name for test, name in kinds if test(mode)), "something else")
 
 
-def _short(error: BaseException) -> str:
+def _short(error: BaseException | str) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= 200 else f"{text[:199]}…"

@@ -11,7 +11,7 @@ import pydantic
 
 from ziggurat.core.config import Config
 from ziggurat.core.config_places import IMPORT_KEY, SECTION_TAG
-from ziggurat.core.errors import shorten
+from ziggurat.core.errors import INVISIBLE, shorten
 from ziggurat.core.parts import built_in_names
 from ziggurat.core.schema import ValueType, duplicates
 from ziggurat.core.tables import Pooling
@@ -135,8 +135,10 @@ class DataConfig(Config):
 
 def _file_safe(name: str) -> str:
     """Returns a name that can also be a part of a file's name, as those of encoders have it."""
-    if any(unicodedata.category(character) == "Cc" for character in name):
-        raise ValueError(f"received {shorten(name)}, which has a control character; it also names files")
+    if any(unicodedata.category(character) in INVISIBLE for character in name):
+        raise ValueError(
+            f"received {shorten(name)}, which has a control character or an invisible one; it also names files"
+        )
     if len(name.encode()) > NAME_BYTES:
         raise ValueError(f"received {shorten(name)}, which is longer than {NAME_BYTES} bytes; it also names files")
     return name
@@ -149,7 +151,7 @@ _FileSafe = Annotated[str, pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$"), py
 
 class _Feature(Config):
     name: _FileSafe
-    """The feature's name: unique, without control characters and any of . / \\\\ : and not beginning with @."""
+    """The feature's name: unique, without control or invisible characters or any of . / \\\\ :, not beginning with @."""
     column: str | None = None
     """Raw column that the feature is made from; the feature's name by default."""
 

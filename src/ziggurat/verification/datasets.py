@@ -14,6 +14,8 @@ from ziggurat.features.versions import DAMAGED
 from ziggurat.planning.quantities import format_bytes
 from ziggurat.verification.findings import Checked, DamageReport, Findings, State
 
+_MISSING_ROWS = "restore the folder, or delete the prepared folder and prepare again: `ziggurat prepare`"
+"""What to do about a split without its rows."""
 _KNOWN = {MANIFEST_FILE, ENCODERS, "statistics.json", "statistics.safetensors", "quarantine.jsonl", ".staging", *SPLITS}
 
 
@@ -86,6 +88,9 @@ def _verify_split(
     """Reads every block of a split; returns the number of rows read so far."""
     blocks = dataset.split(split)
     problems: list[DamageReport] = []
+    if blocks.blocks and not (dataset.folder / split).is_dir():
+        findings.damaged(split, f"{dataset.folder / split}: is missing", _MISSING_ROWS)
+        return done + blocks.rows
     for number, (_, _, rows) in enumerate(blocks.blocks):
         try:
             blocks.read(number)

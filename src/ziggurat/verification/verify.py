@@ -9,6 +9,7 @@ from ziggurat.checkpoint.inspect.run_folders import open_folder
 from ziggurat.checkpoint.reader import FOLDER
 from ziggurat.core.errors import RunFolderError, nearest
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.untrusted import kind_of_file
 from ziggurat.data.encoded.manifest import MANIFEST_FILE, SPLITS
 from ziggurat.training.run_folder.run import SWEEP_FILE
 from ziggurat.training.run_folder.run_files import CONFIG_FILE, DATASET_FILE, ENVIRONMENT_FILE, METRICS_FILE
@@ -40,7 +41,7 @@ def verify(path: str | Path, progress: Progress | None = None) -> Verified:
         case "run":
             verify_run(folder, findings, progress)
         case "prepared dataset":
-            verify_dataset(folder, findings, progress)
+            verify_dataset(folder, findings, progress, copied=_is_copy(folder))
         case "scaling sweep":
             verify_sweep(folder, findings, progress)
         case "checkpoints":
@@ -50,6 +51,11 @@ def verify(path: str | Path, progress: Progress | None = None) -> Verified:
     return findings.verified(str(path), kind)
 
 
+def _is_copy(folder: Path) -> bool:
+    """Returns whether a dataset is what a run has copied from readers, which has no training rows."""
+    return folder.resolve().name == "dataset" and (folder.resolve().parent / ENVIRONMENT_FILE).is_file()
+
+
 def kind_of(folder: Path) -> Kind:
     """Returns what a folder holds, even if a file that would say so is missing.
 
@@ -57,6 +63,12 @@ def kind_of(folder: Path) -> Kind:
         RunFolderError: there is no such folder, or it holds something else.
     """
     if not folder.is_dir():
+        if folder.exists():
+            raise RunFolderError(
+                f"{folder}: is {kind_of_file(folder.stat().st_mode)}, not a folder of a run, prepared dataset, "
+                "checkpoints or scaling sweep",
+                "name such a folder",
+            )
         names = [each.name for each in folder.parent.iterdir()] if folder.parent.is_dir() else []
         close = nearest(folder.name, names)
         hint = f"did you mean {folder.parent / close}?" if close else "name the folder of a run or a prepared dataset"

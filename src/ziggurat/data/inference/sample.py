@@ -22,6 +22,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.data.inference.header import files_with_same_header, find_delimiter, is_header
 from ziggurat.data.inference.libsvm import MAX_ROWS, read_libsvm
 from ziggurat.data.readers.csv.header import read_layout
+from ziggurat.data.readers.csv.record_split import RecordSplitter
 from ziggurat.data.readers.source_files import COMPRESSION, SourceFile
 from ziggurat.data.readers.text.blocks import cut_blocks, read_head
 from ziggurat.data.readers.text.records import RecordRules
@@ -186,6 +187,12 @@ def _csv(text: bytes, complete: bool, file: SourceFile) -> LogSample:
     lines = text[: 1 << 18].decode("utf-8", "replace").splitlines()[:200]
     delimiter = find_delimiter(lines)
     first_end = text.find(b"\n") + 1
+    if not isinstance(RecordSplitter(delimiter.encode())(text[:first_end].rstrip(b"\r\n")), list):
+        raise DataError(
+            f"{file.path}, line 1: a quote is opened and not closed in the line; the first line, which may name the "
+            "columns, must be whole: no line break within quotes",
+            "write the first line without line breaks in its values, or close the quote",
+        )
     first = next(csv.reader([lines[0]], delimiter=delimiter))
     names = [f"column_{number}" for number in range(1, len(first) + 1)]
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
 from ziggurat._version import __version__
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.sealed import declared
 from ziggurat.core.untrusted import Damage, as_object, parse_json
 from ziggurat.data.encoded.stream import Order
@@ -215,6 +215,10 @@ class Request:
         ranges = self._values.get("ranges")
         if isinstance(ranges, list) and len(ranges) > MAX_RANGES:  # before each of them is looked at
             raise _MALFORMED.of(_TICKET, f"has {len(ranges):,} ranges; 1 to {MAX_RANGES:,} are allowed")
+        if isinstance(ranges, list):
+            for each in cast("list[Any]", ranges):
+                if isinstance(each, list) and len(each) != 2:
+                    raise _MALFORMED.of(_TICKET, f"has the range {shorten(each)}; a range is [start, stop]")
         asked = declared(_Ranges, self._values, _TICKET, _MALFORMED)
         if not asked.ranges:
             raise _MALFORMED.of(_TICKET, f"has no range; 1 to {MAX_RANGES:,} are allowed")

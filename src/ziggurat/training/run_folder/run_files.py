@@ -6,13 +6,14 @@ neither; what they lack is not required there, and what a resumed training adds 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ziggurat._version import __version__
-from ziggurat.core.errors import RunFolderError, shorten
+from ziggurat.core.errors import RunFolderError, ZigguratError, shorten
 from ziggurat.core.sealed import (
     read_sealed_json,
     read_sealed_text,
@@ -21,7 +22,7 @@ from ziggurat.core.sealed import (
     write_sealed_json,
     write_sealed_text,
 )
-from ziggurat.core.untrusted import Damage, as_object, parse_json, read_json_object
+from ziggurat.core.untrusted import Damage, as_object, parse_json, read_bytes, read_json_object
 
 RUN_VERSION = 2
 _READABLE_VERSIONS = (1, 2)
@@ -52,6 +53,8 @@ _RUN_ID = "run_id"
 _CONFIG_BYTES = 2**22
 """The most bytes of a config."""
 _CONFIG_ID = f"# {_RUN_ID}: "
+_WITH_ID = (CONFIG_FILE, DATASET_FILE, PLAN_FILE, WARM_START_FILE, RESULTS_FILE)
+"""Files that say which run they belong to, besides ``environment.json``."""
 
 
 def damage_of(name: str) -> Damage:
@@ -157,8 +160,37 @@ class RunFiles:
         if found is None and not self.has_checksums:
             return
         if found != self.run_id:
-            owner = "no run" if found is None else f"run {shorten(found)}"
-            raise damage_of(path.name).of(path, f"belongs to {owner}, this folder holds run {self.run_id!r}")
+            raise self._of_another_run(found, path)
+
+    def _of_another_run(self, found: Any, path: Path) -> ZigguratError:
+        """Returns the error for a file with another id, which names ``environment.json`` if that is the odd one."""
+        environment = self.folder / ENVIRONMENT_FILE
+        if isinstance(found, str):
+            others = [self._id_in(name) for name in _WITH_ID if name != path.name]
+            theirs, ours = others.count(found), others.count(self.run_id)
+            if theirs > ours:
+                return DAMAGED.of(
+                    environment, f"belongs to run {self.run_id!r}, the other files here to run {shorten(found)}"
+                )
+            if theirs == ours:
+                return DAMAGED.of(
+                    path,
+                    f"belongs to run {shorten(found)}, {environment} to run {self.run_id!r}: one of them is of "
+                    "another run",
+                )
+        owner = "no run" if found is None else f"run {shorten(found)}"
+        return damage_of(path.name).of(path, f"belongs to {owner}, this folder holds run {self.run_id!r}")
+
+    def _id_in(self, name: str) -> str | None:
+        """Returns the id in a file of this folder; None if it says none, or cannot be read."""
+        path = self.folder / name
+        with contextlib.suppress(ZigguratError, OSError):
+            if name == CONFIG_FILE:
+                text = read_bytes(path, DAMAGED, limit=_CONFIG_BYTES).rpartition(_CONFIG_ID.encode())[2]
+                return text.partition(b"\n")[0].decode("utf-8", "replace").strip()
+            found = read_json_object(path, DAMAGED).get(_RUN_ID)
+            return found if isinstance(found, str) else None
+        return None
 
 
 def read_environment(folder: Path) -> dict[str, Any]:

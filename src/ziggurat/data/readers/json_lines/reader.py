@@ -19,6 +19,7 @@ import pydantic
 
 from ziggurat.core.errors import DataError, nearest, shorten
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.core.untrusted import json_fault
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.assemble import Parsed, assemble
 from ziggurat.data.readers.blocks import BadRow, Position, arrow_type
@@ -148,7 +149,9 @@ def _objects(records: Records) -> Iterator[Row | str]:
             value = json.loads(records[row].decode("utf-8", errors="surrogateescape"))
         except (ValueError, RecursionError) as error:
             yield rejection_reason(
-                MALFORMED, f"received {shorten(as_text(records[row]))} ({error})", "write one JSON object a line"
+                MALFORMED,
+                f"received {shorten(as_text(records[row]))} ({json_fault(error)})",
+                "write one JSON object a line",
             )
             continue
         if isinstance(value, dict):
