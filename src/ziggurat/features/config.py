@@ -151,7 +151,7 @@ _FileSafe = Annotated[str, pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$"), py
 
 class _Feature(Config):
     name: _FileSafe
-    """The feature's name: unique, without control or invisible characters or any of . / \\\\ :, not beginning with @."""
+    """The feature's name: unique, no control or invisible character, none of . / \\\\ :, not beginning with @."""
     column: str | None = None
     """Raw column that the feature is made from; the feature's name by default."""
 
