@@ -27,7 +27,7 @@ from ziggurat.features.raw_blocks import RawDataset, open_raw
 from ziggurat.features.raw_index import RawIndex, index_raw
 
 Columns = dict[str, list[Any]]
-PIECE_BYTES = 3000
+RANGE_BYTES = 3000
 
 
 def to_csv(path: Path, columns: Columns) -> None:
@@ -74,7 +74,7 @@ def parsed(folder: Path, source: dict[str, Any], **data: Any) -> Experiment:
 def prepared_and_raw(folder: Path, config: Experiment) -> tuple[Dataset, RawDataset]:
     """Returns the prepared dataset, and the dataset of the raw files with the same encoders."""
     dataset = Dataset(prepare(config.data, config.features, folder / "prepared"))
-    index_raw(config.data, config.features, folder / "index", Silent(), PIECE_BYTES)
+    index_raw(config.data, config.features, folder / "index", Silent(), RANGE_BYTES)
     return dataset, open_raw(config.data, config.features, dataset.folder / ENCODERS, folder / "index")
 
 
@@ -90,7 +90,7 @@ def check_equal(dataset: Dataset, raw: RawDataset) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_blocks_are_equal_for_every_format(tmp_path: Path, form: str) -> None:
     dataset, raw = prepared_and_raw(tmp_path, parsed(tmp_path, write_logs(tmp_path, form)))
-    assert len(RawIndex.open(tmp_path / "index").pieces) > 5
+    assert len(RawIndex.open(tmp_path / "index").ranges) > 5
     check_equal(dataset, raw)
 
 
@@ -141,7 +141,7 @@ def test_a_bad_row_stops_indexing_by_default(tmp_path: Path) -> None:
     spoil(tmp_path / "b.csv", 300)
     config = parsed(tmp_path, source)
     with pytest.raises(DataError, match=r"b\.csv, line 6, column 'user'"):
-        index_raw(config.data, config.features, tmp_path / "index", Silent(), PIECE_BYTES)
+        index_raw(config.data, config.features, tmp_path / "index", Silent(), RANGE_BYTES)
     assert not (tmp_path / "index").exists()
 
 
@@ -149,12 +149,12 @@ def test_an_index_is_made_again_only_for_changed_files(tmp_path: Path) -> None:
     config = parsed(tmp_path, write_logs(tmp_path))
     _, raw = prepared_and_raw(tmp_path, config)
     before = (tmp_path / "index" / "pieces.npy").stat().st_mtime_ns
-    index_raw(config.data, config.features, tmp_path / "index", Silent(), PIECE_BYTES)
+    index_raw(config.data, config.features, tmp_path / "index", Silent(), RANGE_BYTES)
     assert (tmp_path / "index" / "pieces.npy").stat().st_mtime_ns == before
     write_csv(tmp_path / "c.csv", log(120, seed=3))
     with pytest.raises(DataError, match="the raw files or the config have changed since they were indexed"):
         open_raw(config.data, config.features, tmp_path / "prepared" / ENCODERS, tmp_path / "index")
-    index_raw(config.data, config.features, tmp_path / "index", Silent(), PIECE_BYTES)
+    index_raw(config.data, config.features, tmp_path / "index", Silent(), RANGE_BYTES)
     grown = open_raw(config.data, config.features, tmp_path / "prepared" / ENCODERS, tmp_path / "index")
     rows = [sum(each.splits[split].rows for split in SPLITS) for each in (raw, grown)]
     assert rows == [900, 1020]
@@ -182,7 +182,7 @@ def test_a_changed_file_is_named_in_the_error(tmp_path: Path) -> None:
 )
 def test_a_damaged_index_is_named(tmp_path: Path, name: str, harm: Callable[[Path], Any], expected: str) -> None:
     config = parsed(tmp_path, write_logs(tmp_path))
-    index_raw(config.data, config.features, tmp_path / "index", Silent(), PIECE_BYTES)
+    index_raw(config.data, config.features, tmp_path / "index", Silent(), RANGE_BYTES)
     harm(tmp_path / "index" / name)
     with pytest.raises(DataError, match=rf"index/{name}: .*{expected}") as told:
         RawIndex.open(tmp_path / "index")

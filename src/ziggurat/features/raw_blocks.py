@@ -1,8 +1,8 @@
 """Makes the blocks of a prepared dataset from raw logs on demand, with fitted encoders: the same bytes, without files.
 
 Block b of a split consists of its rows ``[b · block_rows, (b + 1) · block_rows)`` in reading order, as preparation cuts
-them. The pieces that contain these rows (:mod:`~ziggurat.features.raw_index`) are read, encoded by the transform, and
-cut. A stream of raw blocks is therefore equal to the stream of the prepared dataset, bit for bit.
+them. The file ranges that contain these rows (:mod:`~ziggurat.features.raw_index`) are read, encoded by the transform,
+and cut. A stream of raw blocks is therefore equal to the stream of the prepared dataset, bit for bit.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def open_raw(
         raise DataError(
             f"{index}: the raw files or the config have changed since they were indexed", "start the readers again"
         )
-    pieces = _EncodedPieces(sources, transform, opened)
-    splits = {name: RawBlocks(pieces, opened, number, data.block_rows) for number, name in enumerate(SPLITS)}
+    ranges = _EncodedRanges(sources, transform, opened)
+    splits = {name: RawBlocks(ranges, opened, number, data.block_rows) for number, name in enumerate(SPLITS)}
     files = {name: split_files(blocks.sizes) for name, blocks in splits.items()}
     details = {"sources": [str(path) for item in sources for path in item.source.paths], "quarantined": opened.rejected}
     recorded = {ENCODERS: transform_checksum(encoders, checksum)}
@@ -81,8 +81,8 @@ def open_raw(
 class RawBlocks:
     """The blocks of one split; see :class:`ziggurat.data.encoded.stream.BlockSource`."""
 
-    def __init__(self, pieces: _EncodedPieces, index: RawIndex, split: int, block_rows: int) -> None:
-        self._pieces, self._split, self._block_rows = pieces, split, block_rows
+    def __init__(self, ranges: _EncodedRanges, index: RawIndex, split: int, block_rows: int) -> None:
+        self._ranges, self._split, self._block_rows = ranges, split, block_rows
         self._ends = np.cumsum(index.rows(split))
         self.rows = int(self._ends[-1])
 
@@ -101,31 +101,31 @@ class RawBlocks:
         first = block * self._block_rows
         stop = min(first + self._block_rows, self.rows)
         parts: list[pa.RecordBatch] = []
-        piece = int(np.searchsorted(self._ends, first, side="right"))
+        number = int(np.searchsorted(self._ends, first, side="right"))
         while first < stop:
-            rows = self._pieces.read(piece, self._split)
-            end = int(self._ends[piece])
-            first_in_piece = first - (end - rows.num_rows)
-            parts.append(rows.slice(first_in_piece, stop - first))
+            rows = self._ranges.read(number, self._split)
+            end = int(self._ends[number])
+            first_in_range = first - (end - rows.num_rows)
+            parts.append(rows.slice(first_in_range, stop - first))
             first += parts[-1].num_rows
-            piece += 1
+            number += 1
         return pa.concat_batches(parts)
 
 
-class _EncodedPieces:
-    """Reads and encodes pieces of the raw files. Thread-safe."""
+class _EncodedRanges:
+    """Reads and encodes ranges of the raw files. Thread-safe."""
 
     def __init__(self, sources: Sequence[SplitSource], transform: Transform, index: RawIndex) -> None:
         self._sources, self._transform, self._index = sources, transform, index
         self._arrow = arrow_schema(transform.schema)
         self._starts = np.concatenate([[0], np.cumsum(index.rows())])
 
-    def read(self, piece: int, split: int) -> pa.RecordBatch:
-        """Returns the rows of one split in a piece."""
-        source, start, end = self._index.file_range(piece)
+    def read(self, number: int, split: int) -> pa.RecordBatch:
+        """Returns the rows of one split in a range."""
+        source, start, end = self._index.file_range(number)
         block = self._sources[source].source.read_block(start, end)
         encoded = self._transform.apply(block).batch
-        first, stop = int(self._starts[piece]), int(self._starts[piece + 1])
+        first, stop = int(self._starts[number]), int(self._starts[number + 1])
         if encoded.num_rows != stop - first:
             raise DataError(
                 f"{block.file}: {encoded.num_rows} usable rows from line {start.line} on, but {stop - first} were "

@@ -1,14 +1,13 @@
 """An index of raw logs: where the rows of each split are, so that any block can be made on demand.
 
-Building the index takes one pass over the files. They are cut into *pieces*: file ranges of about 2 MiB. The index
-records where each piece begins and ends, how many rows of each split it contains, and the split of each row. A block of
-the prepared dataset consists of consecutive rows of a split in reading order, so it can be made from the pieces that
-contain them.
+Building the index takes one pass over the files. They are cut into *ranges* of about 2 MiB. The index records where
+each range begins and ends, how many rows of each split it contains, and the split of each row. A block of the prepared
+dataset consists of consecutive rows of a split in reading order, so it can be made from the ranges that contain them.
 
 Layout of an index folder::
 
     index.json        fingerprint of configs and files, counts of rejected rows, and checksums of all three files
-    pieces.npy        int64 (pieces, 10): source; start and end as file, offset, line; rows of each split
+    pieces.npy        int64 (ranges, 10): source; start and end as file, offset, line; rows of each split
     splits.npy        uint8 (rows,): the split of each good row, in reading order
     quarantine.jsonl  rejected rows, if ``on_bad_row`` quarantines them
 """
@@ -47,8 +46,8 @@ from ziggurat.features.preparation.splitting import assign, split_columns
 from ziggurat.features.preparation_plan import Preparation
 
 INDEX_VERSION = 2
-PIECE_BYTES = 2 * 2**20
-"""Bytes of text of a piece. A block of 65,536 rows then spans about ten pieces, so few unneeded rows are read."""
+RANGE_BYTES = 2 * 2**20
+"""Bytes of text of a range. A block of 65,536 rows then spans about ten ranges, so few unneeded rows are read."""
 
 _RANGE_COLUMNS = 7
 """Columns of ``pieces.npy`` before the row counts."""
@@ -75,13 +74,13 @@ class RawIndex:
     Attributes:
         fingerprint: fingerprint of the configs and files that it was made from.
         rejected: number of rejected rows, and a line for each reason.
-        pieces: contents of ``pieces.npy``.
+        ranges: contents of ``pieces.npy``.
         splits: contents of ``splits.npy``, memory-mapped.
     """
 
     fingerprint: str
     rejected: dict[str, Any]
-    pieces: npt.NDArray[np.int64]
+    ranges: npt.NDArray[np.int64]
     splits: Assignment
 
     @classmethod
@@ -98,26 +97,26 @@ class RawIndex:
             values = declared(_Index, read_sealed_json(folder / "index.json", damage), folder / "index.json", damage)
             values.pieces.check(folder / "pieces.npy", damage)
             values.splits.check(folder / "splits.npy", damage)
-            pieces = np.array(_numbers(folder / "pieces.npy", np.int64, (None, _RANGE_COLUMNS + len(SPLITS)), damage))
+            ranges = np.array(_numbers(folder / "pieces.npy", np.int64, (None, _RANGE_COLUMNS + len(SPLITS)), damage))
             splits = _numbers(folder / "splits.npy", np.uint8, (None,), damage)
         except FileNotFoundError as error:
             raise damage.of(str(error.filename), "is missing") from None
-        counts = pieces[:, _RANGE_COLUMNS:]
-        if (pieces < 0).any() or int(counts.sum()) != len(splits):
+        counts = ranges[:, _RANGE_COLUMNS:]
+        if (ranges < 0).any() or int(counts.sum()) != len(splits):
             raise damage.of(
                 folder / "pieces.npy", f"is damaged: it does not have the {len(splits):,} rows of splits.npy"
             )
-        return cls(values.fingerprint, values.quarantined, pieces, splits)
+        return cls(values.fingerprint, values.quarantined, ranges, splits)
 
     def rows(self, split: int | None = None) -> npt.NDArray[np.int64]:
-        """Returns the number of rows of each piece, of one split or of all."""
-        counts = self.pieces[:, _RANGE_COLUMNS:]
+        """Returns the number of rows of each range, of one split or of all."""
+        counts = self.ranges[:, _RANGE_COLUMNS:]
         return counts.sum(axis=1) if split is None else counts[:, split]
 
-    def file_range(self, piece: int) -> tuple[int, Position, Position]:
-        """Returns source, start and end of a piece."""
-        source, *numbers = (int(value) for value in self.pieces[piece, :_RANGE_COLUMNS])
-        return source, Position(*numbers[:3]), Position(*numbers[3:])
+    def file_range(self, number: int) -> tuple[int, Position, Position]:
+        """Returns source, start and end of a range."""
+        source, *bounds = (int(value) for value in self.ranges[number, :_RANGE_COLUMNS])
+        return source, Position(*bounds[:3]), Position(*bounds[3:])
 
 
 def index_raw(
@@ -125,7 +124,7 @@ def index_raw(
     features: Sequence[FeatureConfig],
     folder: Path,
     progress: Progress,
-    piece_bytes: int = PIECE_BYTES,
+    range_bytes: int = RANGE_BYTES,
 ) -> None:
     """Writes the index of the raw files into ``folder``; does nothing if it exists already.
 
@@ -134,33 +133,33 @@ def index_raw(
         DataError: a file cannot be read as declared, a row is bad under ``on_bad_row: fail``, or there are no training
             rows.
     """
-    sources = open_sources(data, features, piece_bytes)
+    sources = open_sources(data, features, range_bytes)
     plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
     if _is_indexed(folder, plan.fingerprint):
         return
     with atomic_folder(folder) as temporary, Quarantine(temporary / QUARANTINE, data.on_bad_row) as quarantine:
         progress.start("index", sum(item.source.total_bytes for item in sources), "bytes")
-        pieces = _Pieces()
-        for piece in _read_pieces(plan, sources):
-            quarantine.add(piece.checked.bad)
-            pieces.add(piece)
-            progress.advance(piece.done_bytes, rows=float(pieces.total))
-        if not pieces.total:
+        ranges = _RangesWithRows()
+        for each in _read_ranges(plan, sources):
+            quarantine.add(each.checked.bad)
+            ranges.add(each)
+            progress.advance(each.done_bytes, rows=float(ranges.total))
+        if not ranges.total:
             raise DataError("data: no usable rows", "check data.source and the columns' types")
-        splits = assign(data.split, pieces)
+        splits = assign(data.split, ranges)
         counts = [np.bincount(each, minlength=len(SPLITS)) for each in splits]
-        np.save(temporary / "pieces.npy", np.hstack([np.array(pieces.file_ranges), np.array(counts)]).astype(np.int64))
+        np.save(temporary / "pieces.npy", np.hstack([np.array(ranges.file_ranges), np.array(counts)]).astype(np.int64))
         np.save(temporary / "splits.npy", np.concatenate(splits))
         rejected = {"rows": quarantine.total, "summary": quarantine.summary()}
         checksums = {name: FileChecksum.of(temporary / f"{name}.npy", _WRITTEN) for name in ("pieces", "splits")}
         values = _Index(INDEX_VERSION, plan.fingerprint, rejected, **checksums)
         write_sealed_json(temporary / "index.json", asdict(values))
-        progress.finish(f"{pieces.total:,} rows")
+        progress.finish(f"{ranges.total:,} rows")
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A piece as it is read.
+class _ReadRange:
+    """A range as it is read.
 
     Attributes:
         file_range: its first columns in ``pieces.npy``.
@@ -176,20 +175,20 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class _Pieces:
-    """The pieces that contain rows; :func:`assign` takes them as parts."""
+class _RangesWithRows:
+    """The ranges that contain rows; :func:`assign` takes them as parts."""
 
     file_ranges: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     sizes: list[int] = field(default_factory=list[int])
     split_columns: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list[dict[str, npt.NDArray[Any]]])
     total: int = 0
 
-    def add(self, piece: _Piece) -> None:
-        rows = len(piece.checked.rows)
+    def add(self, read: _ReadRange) -> None:
+        rows = len(read.checked.rows)
         if rows:
-            self.file_ranges.append(piece.file_range)
+            self.file_ranges.append(read.file_range)
             self.sizes.append(rows)
-            self.split_columns.append(piece.split_columns)
+            self.split_columns.append(read.split_columns)
             self.total += rows
 
     @property
@@ -203,7 +202,7 @@ class _Pieces:
         return self.split_columns[part][name]
 
 
-def _read_pieces(plan: Preparation, sources: Sequence[SplitSource]) -> Iterator[_Piece]:
+def _read_ranges(plan: Preparation, sources: Sequence[SplitSource]) -> Iterator[_ReadRange]:
     before = 0
     for number, item in enumerate(sources):
         start = Position()
@@ -217,7 +216,7 @@ def _read_pieces(plan: Preparation, sources: Sequence[SplitSource]) -> Iterator[
             end = block.end
             file_range = (number, start.file, start.offset, start.line, end.file, end.offset, end.line)
             done_bytes = before + bytes_before(item.source, block.file) + block.source_bytes
-            yield _Piece(file_range, checked, columns, done_bytes)
+            yield _ReadRange(file_range, checked, columns, done_bytes)
             start = end
         before += item.source.total_bytes
 

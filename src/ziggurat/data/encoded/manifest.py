@@ -84,7 +84,7 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class DatasetManifest:
     """The content of a manifest.
 
     Attributes:
@@ -173,11 +173,11 @@ def record_block_checksums(folder: Path, found: Mapping[Split, Sequence[str]]) -
         write_manifest(folder, {**values, "splits": {**values["splits"], **splits}})
 
 
-def read_manifest(folder: Path) -> tuple[dict[str, Any], Manifest]:
+def read_manifest(folder: Path) -> tuple[dict[str, Any], DatasetManifest]:
     """Reads and checks the manifest of a dataset.
 
     Returns:
-        Its values as they are stored, with the checksum that they carry, and the same as a :class:`Manifest`.
+        Its values as they are stored, with the checksum that they carry, and the same as a :class:`DatasetManifest`.
 
     Raises:
         DataError: there is none, it is damaged, or it is of another format version.
@@ -196,12 +196,12 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], Manifest]:
             "delete the folder and run `ziggurat prepare` again",
         )
     values = unsealed(stored, path, DAMAGED, required=version >= FORMAT_VERSION)
-    found = declared(Manifest, values, path, DAMAGED)
+    found = declared(DatasetManifest, values, path, DAMAGED)
     _check(found, path)
     return (stored if version < FORMAT_VERSION else sealed(values)), found
 
 
-def _check(found: Manifest, path: Path) -> None:
+def _check(found: DatasetManifest, path: Path) -> None:
     """Checks what types do not express.
 
     Raises:
@@ -225,7 +225,7 @@ def _check(found: Manifest, path: Path) -> None:
             raise DAMAGED.of(path, f"says that split {name} has {split.rows:,} rows, and lists blocks of {total:,}")
 
 
-def _check_file(file: StoredFile, found: Manifest, where: str, on_demand: bool) -> None:
+def _check_file(file: StoredFile, found: DatasetManifest, where: str, on_demand: bool) -> None:
     outside = next((rows for rows in file.blocks if not 1 <= rows <= found.block_rows), None)
     if outside is not None:
         raise DAMAGED.of(where, f"lists a block of {outside:,} rows, allowed are 1 to {found.block_rows:,}")

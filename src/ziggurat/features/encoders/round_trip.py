@@ -29,7 +29,7 @@ SAVE_ALL = "let `to_state` save everything that `transform`, `rows` and `unknown
 _ANY_VALUE = "let `transform` give an id to every value of its type: predictions meet values that training has not seen"
 
 
-class Sample:
+class RoundTripSample:
     """Evenly chosen values of a table with the ids that they were given.
 
     Args:
@@ -155,8 +155,8 @@ def ids_of_any(encoder: Encoder, values: pa.Array, rows: int, where: str) -> Ids
 
 def describe(error: BaseException) -> str:
     """Returns the type and the text of an exception, and the lines of the encoder's own code that led to it."""
-    told = error.problem if isinstance(error, ZigguratError) else described(error)
-    return "\n  ".join([told, *own_lines(error.__traceback__)])
+    message = error.problem if isinstance(error, ZigguratError) else described(error)
+    return "\n  ".join([message, *own_lines(error.__traceback__)])
 
 
 def first_difference(before: Ids | Sequence[int], after: Ids | Sequence[int]) -> int | None:

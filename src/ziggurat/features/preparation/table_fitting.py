@@ -30,7 +30,7 @@ from ziggurat.features.encoders.checks import (
 )
 from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
 from ziggurat.features.encoders.files import save_checked
-from ziggurat.features.encoders.round_trip import Sample
+from ziggurat.features.encoders.round_trip import RoundTripSample
 from ziggurat.features.preparation.parts import IdFile, IdWriter, StagedParts
 from ziggurat.features.tables import TableEncoding
 
@@ -143,7 +143,7 @@ def fit_table(
         accesses[MISSING_ROW] += missing_lookups
     owners = {feature.source_column: feature for feature in reversed(encoding.features)}
     writers = {column: IdWriter(path) for column, path in id_files.items()}
-    sample = Sample(sum(len(chunk.values) for chunk in chunks))
+    sample = RoundTripSample(sum(len(chunk.values) for chunk in chunks))
     for chunk, chunk_ids in zip(chunks, ids, strict=True):
         sample.add(chunk.values, chunk_ids)
         np.add.at(accesses, chunk_ids, chunk.training.astype(np.int64))
