@@ -154,10 +154,10 @@ def test_a_port_number_that_is_used_again_starts_anew(listener: Listener) -> Non
 def test_other_sockets_of_the_process_are_left_alone(listener: Listener) -> None:
     client, _ = listener.connect()
     other = Listener()
-    stranger, _ = other.connect()
-    with client, stranger, other.socket, other.accepted[0]:
+    other_client, _ = other.connect()
+    with client, other_client, other.socket, other.accepted[0]:
         listener.connections.cut_all()
         assert is_cut(client)
-        assert not is_cut(stranger)
+        assert not is_cut(other_client)
         listener.socket.settimeout(10)
         listener.connect()[0].close()  # it still listens

@@ -25,7 +25,7 @@ from ziggurat.network.reputation import PROVEN_BYTES, Reputation
 SECONDS = 300
 ROWS = 100_000
 QUICK = {
-    "refusal_pause_s": 0.0, "patience_s": 0.5, "pressed_s": 0.2, "strange_pressed_s": 0.2, "stalled_s": 600.0,
+    "refusal_pause_s": 0.0, "patience_s": 0.5, "pressed_s": 0.2, "unproven_pressed_s": 0.2, "stalled_s": 600.0,
 }  # fmt: skip
 WRONG = "0" * 64
 
@@ -248,7 +248,7 @@ def test_a_stalled_answer_is_ended_and_its_thread_freed() -> None:
 
 
 def test_stalled_answers_make_place_for_others() -> None:
-    """All places for strangers are taken by answers that nobody reads; a good client waits a moment for its own."""
+    """All places for unproven clients are taken by answers that nobody reads; a good one waits a moment for its own."""
     with serving(streams=32, streams_per_connection=1) as server:
         stalled = [stream(connect(server.address, Credentials())) for _ in range(4)]
         client = connect(server.address, Credentials())
@@ -258,8 +258,8 @@ def test_stalled_answers_make_place_for_others() -> None:
         del stalled
 
 
-def test_a_proven_connection_does_not_wait_for_strangers() -> None:
-    with serving(streams=32, strange_pressed_s=600.0) as server:
+def test_a_proven_connection_does_not_wait_for_unproven_clients() -> None:
+    with serving(streams=32, unproven_pressed_s=600.0) as server:
         client = connect(server.address, Credentials())
         assert client.do_get(flight.Ticket(b"2"), options()).read_all().nbytes >= PROVEN_BYTES
         stalled = [stream(connect(server.address, Credentials())) for _ in range(4)]

@@ -15,7 +15,7 @@ from ziggurat.network.reputation import PROVEN_BYTES, Reputation
 from ziggurat.network.streams import AnswerStream, Streams
 
 QUICK = Limits(
-    streams=4, streams_per_connection=2, held_bytes=1000, stalled_s=0.0, pressed_s=0.0, strange_pressed_s=0.0,
+    streams=4, streams_per_connection=2, held_bytes=1000, stalled_s=0.0, pressed_s=0.0, unproven_pressed_s=0.0,
     patience_s=0.05,
 )  # fmt: skip
 PATIENT = replace(QUICK, stalled_s=600.0, patience_s=60.0)
@@ -67,7 +67,7 @@ def test_places_are_bounded_by_connection_host_and_server() -> None:
     assert server.cut == []
 
 
-def test_strangers_have_few_places() -> None:
+def test_unproven_clients_have_few_places() -> None:
     server = Server(replace(QUICK, streams=16))
     for port in (1, 2):
         server.open(1, port, proven=False)
@@ -79,15 +79,15 @@ def test_strangers_have_few_places() -> None:
     server.open(1, 3, proven=False)
 
 
-def test_strangers_do_not_displace_proven_connections() -> None:
+def test_unproven_clients_do_not_displace_proven_connections() -> None:
     server = Server(replace(QUICK, streams=8))
-    proven, stranger = server.open(1, 1), server.open(1, 2, proven=False)
+    proven, unproven = server.open(1, 1), server.open(1, 2, proven=False)
     proven.sending()
     with pytest.raises(Refused, match="busy"):
         server.open(1, 3, proven=False)
-    stranger.sending()
+    unproven.sending()
     server.open(1, 3, proven=False)
-    assert server.cut == [stranger.peer]
+    assert server.cut == [unproven.peer]
 
 
 def test_an_answer_that_nobody_takes_makes_place() -> None:

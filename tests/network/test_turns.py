@@ -67,14 +67,14 @@ def test_connections_that_took_answers_come_before_those_that_did_not() -> None:
     turns._reputation.taken(B, PROVEN_BYTES - 1)
     turns._reputation.taken(B, 1)
     work = Work(turns)
-    strangers = [Peer("10.0.0.1", port) for port in range(10, 20)]
+    unproven = [Peer("10.0.0.1", port) for port in range(10, 20)]
     with turns.turn(A):  # the share of the others is now the greater one
-        for peer in (*strangers, C, B):
+        for peer in (*unproven, C, B):
             work.request(peer)
     assert work.finish()[0] == B
 
 
-def test_strangers_have_a_part_of_the_time() -> None:
+def test_unproven_clients_have_a_part_of_the_time() -> None:
     turns = turns_of(1)
     turns._reputation.taken(B, PROVEN_BYTES)
     turns._shares[()].add(True, 10.0)  # as of much work of those that have proven themselves

@@ -145,7 +145,7 @@ class GuardedServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBa
         try:
             schema, parts = self.answer_get(call)
             return flight.GeneratorStream(schema, _Answer(self, call, parts))
-        except Exception as error:  # noqa: BLE001 - all of them are told to the client in plain words
+        except Exception as error:  # noqa: BLE001 - all of them are reported to the client in plain words
             self.end(call)
             self.refuse(call.peer, error)
 
@@ -251,7 +251,7 @@ class _Answer(Iterator[Any]):
             self._server.end(self._call)
             self._server.reputation.taken(self._call.peer, self._taken_bytes)
             raise
-        except Exception as error:  # noqa: BLE001 - told to the client in plain words
+        except Exception as error:  # noqa: BLE001 - reported to the client in plain words
             self._server.end(self._call)
             self._server.refuse(self._call.peer, error)
         self._sent_bytes = len(part) if isinstance(part, bytes) else part.nbytes

@@ -17,7 +17,7 @@ class Limits:
         held_bytes: memory of all answers that were made and have not been taken.
         stalled_s: seconds after which an answer that its client does not take is ended.
         pressed_s: the same, while proven connections wait for its place.
-        strange_pressed_s: the same, while others wait for its place.
+        unproven_pressed_s: the same, while others wait for its place.
         patience_s: seconds that a request waits for a place before it is refused.
         refusal_pause_s: seconds after which a bad request is answered, and as many again for each 4 MiB of it, so that
             a client that only sends those gets little of the server's time.
@@ -34,7 +34,7 @@ class Limits:
     held_bytes: int = 2**30
     stalled_s: float = 30.0
     pressed_s: float = 2.0
-    strange_pressed_s: float = 10.0
+    unproven_pressed_s: float = 10.0
     patience_s: float = 5.0
     refusal_pause_s: float = 1.0
     connections: int = 1024
@@ -53,7 +53,7 @@ class Limits:
         return max(1, self.streams // 2)
 
     @property
-    def strange_streams_per_host(self) -> int:
+    def unproven_streams_per_host(self) -> int:
         return max(1, self.streams // 8)
 
     @property

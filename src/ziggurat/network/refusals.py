@@ -1,4 +1,4 @@
-"""Refusals: what a client is told, and the lines about them in the server's output, of which there are few."""
+"""Refusals: the message to the client, and the lines about them in the server's output, of which there are few."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Refused(Exception):
 
     Args:
         kind: why.
-        message: what the client is told; holds no path of this machine.
+        message: the message to the client; holds no path of this machine.
         detail: bytes for the client's program.
         log: the line for the server's output; default: ``message``.
         size_bytes: size of the request.

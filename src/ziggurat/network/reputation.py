@@ -1,8 +1,8 @@
 """Which connections have proven themselves, by taking whole answers.
 
 Connections cost a client nothing, and neither do answers that it does not read. What it has received and read it has
-paid for, with its own network and time. So those that have taken answers are preferred to strangers, however many
-connections the strangers open.
+paid for, with its own network and time. So those that have taken answers are preferred to unproven clients, however
+many connections these open.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Streams:
         self._open: set[AnswerStream] = set()
         self._connections: Counter[Peer] = Counter()
         self._hosts: Counter[str] = Counter()
-        self._strangers: Counter[str] = Counter()
+        self._unproven: Counter[str] = Counter()
         self._held_bytes = 0
         self._waiting = 0
 
@@ -99,7 +99,7 @@ class Streams:
             self._open.add(stream)
             self._connections[peer] += 1
             self._hosts[peer.host] += 1
-            self._strangers[peer.host] += not proven
+            self._unproven[peer.host] += not proven
             return stream
 
     def close(self, stream: AnswerStream) -> None:
@@ -112,11 +112,11 @@ class Streams:
             host = stream.peer.host
             self._connections[stream.peer] -= 1
             self._hosts[host] -= 1
-            self._strangers[host] -= not stream.proven
+            self._unproven[host] -= not stream.proven
             if not self._connections[stream.peer]:
                 del self._connections[stream.peer]
             if not self._hosts[host]:
-                del self._hosts[host], self._strangers[host]
+                del self._hosts[host], self._unproven[host]
             self._changed.notify_all()
 
     def hold(self, stream: AnswerStream, size_bytes: int) -> None:
@@ -152,7 +152,7 @@ class Streams:
             raise Refused("busy", f"this connection has {most} unfinished requests already")
 
     def _wait_for_place(self, peer: Peer, proven: bool) -> None:
-        """Waits for a place. Stalled answers to strangers are ended for it, and for a proven connection all others."""
+        """Waits for a place. Stalled answers to unproven clients are ended for it, and for a proven one all others."""
         message = f"the server is busy: {len(self._open)} requests are being answered"
         if self._waiting >= self._limits.waiting:
             raise Refused("busy", f"{message}, and {self._waiting} wait")
@@ -164,7 +164,7 @@ class Streams:
                     (proven or not each.proven)
                     and (each.peer.host == peer.host or len(self._open) >= self._limits.streams)
                 ),
-                self._limits.pressed_s if proven else self._limits.strange_pressed_s,
+                self._limits.pressed_s if proven else self._limits.unproven_pressed_s,
                 message,
             )
         finally:
@@ -178,7 +178,7 @@ class Streams:
         return (
             len(self._open) >= limits.streams
             or self._hosts[peer.host] >= limits.streams_per_host
-            or (not proven and self._strangers[peer.host] >= limits.strange_streams_per_host)
+            or (not proven and self._unproven[peer.host] >= limits.unproven_streams_per_host)
         )
 
     def _wait(
