@@ -1,4 +1,4 @@
-"""Rows whose bag or sequence holds their own id are counted while preparing, and told as a likely leak."""
+"""Rows whose bag or sequence holds their own id are counted while preparing, and reported as a likely leak."""
 
 from __future__ import annotations
 

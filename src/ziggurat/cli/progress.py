@@ -126,7 +126,7 @@ def _figure(value: float | str) -> str:
 
 
 def speed(per_second: float, unit: str = "") -> str:
-    """Formats a rate; one below 1 a second is told per minute or per hour: 0.03 settings/s as 1.8 settings/min."""
+    """Formats a rate; one below 1 a second is shown per minute or per hour: 0.03 settings/s as 1.8 settings/min."""
     for period, seconds in (("s", 1), ("min", 60), ("h", 3600)):
         rate = per_second * seconds
         if rate >= 1 or period == "h":

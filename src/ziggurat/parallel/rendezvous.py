@@ -105,7 +105,7 @@ def _check_in(store: dist.Store, rank: int, size: int, timeout: timedelta, where
 
 
 def _entry(data: bytes, rank: int, where: str) -> tuple[int, str, int]:
-    """Returns what a rank has told about itself: the number of ranks that it expects, its host and its process.
+    """Returns what a rank has said about itself: the number of ranks that it expects, its host and its process.
 
     Raises:
         EnvironmentMismatch: something else is stored there, by another program.

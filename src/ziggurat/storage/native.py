@@ -2,7 +2,7 @@
 
 The library is stored in the user's cache directory under a digest of its source and of the compiler command, so that
 checkouts, wheels and ranks share it. On a machine without a compiler or without io_uring, threads are used instead and
-the user is told why.
+a message to the user says why.
 """
 
 from __future__ import annotations

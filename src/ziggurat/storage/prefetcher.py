@@ -61,7 +61,7 @@ class PrefetchTicket:
         slots: the slots of its rows, for the caches in which they are available.
         ready: set when the rows are available in all caches, or will never be.
         planned: number of caches for which the batch is planned: the first ones.
-        expected: whether the caches have been told to keep its rows.
+        expected: whether the caches have been asked to keep its rows.
         finished: whether its rows may be evicted.
         error: why its rows cannot be made available.
     """
@@ -96,7 +96,7 @@ class Prefetcher:
         self._to_plan: deque[PrefetchTicket] = deque()  # announced, not planned for all caches yet
         self._exchanges: deque[tuple[PrefetchTicket, PendingTransfer[list[Slots]]]] = deque()  # started, not ended
         self._unfinished: deque[PrefetchTicket] = deque()  # announced, not finished; includes those of _to_plan
-        self._finished: list[PrefetchTicket] = []  # finished, but their caches have not been told yet
+        self._finished: list[PrefetchTicket] = []  # finished, but not yet reported to their caches
         self._jobs: deque[tuple[Callable[[], Any], _Outcome]] = deque()
         self._number = 0
         self._failure: BaseException | None = None

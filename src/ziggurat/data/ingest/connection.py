@@ -168,7 +168,7 @@ def open_client(
 
 @contextlib.contextmanager
 def reader_errors(address: str) -> Generator[None]:
-    """Turns Flight's errors that a retry cannot mend into errors that name the reader.
+    """Turns Flight's errors that a retry cannot cure into errors that name the reader.
 
     Raises:
         DataError: reader and trainer differ, the reader refuses this trainer, or it sent what is not Arrow.

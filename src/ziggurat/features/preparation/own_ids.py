@@ -28,7 +28,7 @@ BUCKETS = 1 << 20
 """Buckets in which values are counted to compute how many matches chance would make."""
 
 LEAST_EXCESS = 0.01
-"""A share of rows that exceeds that of chance by less is not told: people do come back to some items."""
+"""A share of rows that exceeds that of chance by less is not reported: people do come back to some items."""
 
 _Mask = npt.NDArray[np.bool_]
 

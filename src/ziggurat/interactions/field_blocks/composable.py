@@ -31,5 +31,5 @@ ComposableBlock = Annotated[
     ],
     Importable(BlockSettings, "block"),
 ]
-"""The config of a block (B, F, D) → (B, F', D), told apart by ``name``, or by ``import`` for one from outside the
+"""The config of a block (B, F, D) → (B, F', D), selected by ``name``, or by ``import`` for one from outside the
 package."""
