@@ -38,7 +38,7 @@ from ziggurat.data.encoded.manifest import (
     ENCODERS,
     FILE_BLOCKS,
     STATISTICS,
-    Manifest,
+    DatasetManifest,
     manifest,
     read_manifest,
     write_manifest,
@@ -289,7 +289,7 @@ class Dataset:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.manifest: dict[str, Any]
-        self._stored: Manifest
+        self._stored: DatasetManifest
         self.manifest, self._stored = read_manifest(self.folder)
         self.schema = self._stored.schema
         self._checked: dict[Split, _Checked] = {split: {} for split in SPLITS}
