@@ -32,7 +32,7 @@ from ziggurat.verification.findings import Checked, DamageReport, Findings
 
 _TRAIN_AGAIN = "run `ziggurat train` with the run's config again, which writes it anew"
 _NO_CHECKPOINT = "restore the checkpoints, or delete the run and train again"
-_OTHER_CHECKPOINT = "use another checkpoint (`ziggurat checkpoint list`); training continues from the newest whole one"
+_OTHER_CHECKPOINT = "use another checkpoint (`ziggurat checkpoint list`); training continues from the newest intact one"
 
 
 def verify_run(folder: Path, findings: Findings, progress: Progress) -> None:

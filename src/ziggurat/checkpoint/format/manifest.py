@@ -244,7 +244,7 @@ def check_complete(manifest: Manifest, place: str, tables: Collection[str] | Non
 
 
 _HINT = (
-    "take another checkpoint: `ziggurat checkpoint verify` says which are whole; delete this one's folder to do "
+    "take another checkpoint: `ziggurat checkpoint verify` says which are intact; delete this one's folder to do "
     "without it"
 )
 

@@ -169,7 +169,7 @@ def read_legacy(store: Store, step: int) -> LegacyCheckpoint:
 
 
 _DAMAGE = Damage(
-    RunFolderError, "restore the file, or take another checkpoint: `ziggurat checkpoint verify` says which are whole"
+    RunFolderError, "restore the file, or take another checkpoint: `ziggurat checkpoint verify` says which are intact"
 )
 
 
