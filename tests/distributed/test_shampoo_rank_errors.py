@@ -145,6 +145,7 @@ def flattened(rank: int) -> str:
     try:
         Shampoo(whole.named_parameters())
     except ZigguratError as error:
+        dist.barrier()  # the other rank may still be connecting to this one
         return str(error)
     return ""
 
