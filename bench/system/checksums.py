@@ -60,16 +60,21 @@ def run(context: Context) -> Result:
 def without_checksums(folder: Path, to: Path) -> Path:
     """Copies a prepared dataset by hard links, with a manifest of format version 1, and returns the copy."""
     shutil.copytree(folder, to, copy_function=_link)
-    manifest = to / "manifest.json"
+    strip_checksums(to / "manifest.json")
+    return to
+
+
+def strip_checksums(manifest: Path) -> None:
+    """Makes the manifest of a prepared dataset one of format version 1, which had no checksums of blocks."""
     values = json.loads(manifest.read_text(encoding="utf-8"))
     for key in ("xxh3_128", "checksums"):
         values.pop(key, None)
     for split in values["splits"].values():
+        split.pop("on_demand", None)
         for file in split["files"]:
             file.pop("checksums", None)
-    manifest.unlink()  # a link, too
+    manifest.unlink()  # it may be a link to a file that must not change
     manifest.write_text(json.dumps({**values, "format_version": 1}), encoding="utf-8")
-    return to
 
 
 def _link(source: str, target: str) -> None:

@@ -5,7 +5,6 @@ docs/distributed.md promises the user each of these messages, and a time in whic
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from bench.small_memory import limited, unavailable
+from bench.system.checksums import strip_checksums
 from tests.commands import Command, ziggurat
 from tests.distributed.launched import LONG, ended, rank_at, run, start
 from ziggurat.training import api
@@ -81,18 +81,6 @@ def test_a_rank_that_is_slow_for_a_while_is_waited_for(folder: Path) -> None:
     assert "stopped after step 60 as requested" in out
 
 
-def without_checksums(manifest: Path) -> None:
-    """Makes the manifest one of format version 1, which had no checksums of blocks."""
-    values = json.loads(manifest.read_text())
-    for key in ("xxh3_128", "checksums"):
-        values.pop(key)
-    for split in values["splits"].values():
-        split.pop("on_demand", None)
-        for file in split["files"]:
-            file.pop("checksums")
-    manifest.write_text(json.dumps({**values, "format_version": 1}))
-
-
 def test_an_id_outside_its_table_on_one_rank_is_named_with_rank_and_feature(folder: Path) -> None:
     """Changes one id of the prepared rows, as if another encoder had written it."""
     prepared = ("--prepared", "prepared/damaged")
@@ -110,7 +98,7 @@ def test_an_id_outside_its_table_on_one_rank_is_named_with_rank_and_feature(fold
         for size in sizes:
             writer.write_batch(table.slice(start_row, size).combine_chunks().to_batches()[0])
             start_row += size
-    without_checksums(folder / "prepared/damaged/manifest.json")
+    strip_checksums(folder / "prepared/damaged/manifest.json")
     status, _, err = run(folder, "--run", "runs/damaged", *prepared, "--nproc", "2")
     assert status == 1
     found = re.search(

@@ -168,22 +168,16 @@ class CheckpointFolder:
                 place = self.store.where("", BEST_FILE)
                 hint += f", or delete {place}: the best checkpoint is then taken from the newest manifest"
             raise RunFolderError(f"{self.where}: no checkpoint of step {step}; there are {self.steps()}", hint)
-        problem = self.foreign_problem(step)
+        problem = self._foreign_problem_of(step, self.manifest)
         if problem is not None:
             place = self.store.where(folder_of(step))
             raise RunFolderError(f"{place}: {problem}", "put that run's own checkpoint back, or use another one")
         return step
 
-    def foreign_problem(self, step: int) -> str | None:
-        """Returns what is wrong with a checkpoint that another run wrote; None if this run did, or if that is unknown.
-
-        Raises:
-            Unreachable: the store gives no answer.
-        """
-        if not self._is_of_another_run(step, self.manifest):
+    def foreign_problem(self, manifest: Manifest | None) -> str | None:
+        """Returns what is wrong with a checkpoint of another run; None if this run wrote it, or if that is unknown."""
+        if manifest is None or not (self.run_id and manifest.run_id) or manifest.run_id == self.run_id:
             return None
-        manifest = self.manifest(step)
-        assert manifest is not None
         return f"was written by another run (id {shorten(manifest.run_id)}); this is run {self.run_id!r}"
 
     def resolve(self, which: str | int) -> int:
@@ -271,7 +265,8 @@ class CheckpointFolder:
             needs = [] if manifest is None else [need.step for need in manifest.needs]
             needed.update(needs)
             newest -= bool(newest) and all(map(complete, (*needs, step)))
-        return [step for step in steps if step not in kept | needed and not self._is_of_another_run(step, manifest_of)]
+        unneeded = [step for step in steps if step not in kept | needed]
+        return [step for step in unneeded if self._foreign_problem_of(step, manifest_of) is None]
 
     def check_owner(self, owner: Owner) -> None:
         """Checks that what is here belongs to this run, as the recorded writer, the run folder and the manifests say.
@@ -293,7 +288,8 @@ class CheckpointFolder:
         writer = recorded_writer(self.store)
         if writer is not None:
             writer.check_owner(owner, self.where)
-        foreign = [step for step in steps if self.of_run(owner.id)._is_of_another_run(step, self.manifest)]
+        own = self.of_run(owner.id)
+        foreign = [step for step in steps if own._foreign_problem_of(step, self.manifest) is not None]
         if foreign:
             raise RunFolderError(
                 f"{self.store.where(folder_of(foreign[0]))}: was written by another run than {owner.name} "
@@ -301,15 +297,18 @@ class CheckpointFolder:
                 hint,
             )
 
-    def _is_of_another_run(self, step: int, manifest_of: Callable[[int], Manifest | None]) -> bool:
-        """Returns whether a checkpoint's manifest names another run than that of this folder; no if none is named."""
+    def _foreign_problem_of(self, step: int, manifest_of: Callable[[int], Manifest | None]) -> str | None:
+        """Returns :meth:`foreign_problem` of a checkpoint; None if its manifest is damaged.
+
+        Raises:
+            Unreachable: the store gives no answer.
+        """
         try:
-            manifest = manifest_of(step)
+            return self.foreign_problem(manifest_of(step))
         except Unreachable:
             raise
         except RunFolderError:
-            return False
-        return manifest is not None and bool(self.run_id and manifest.run_id) and manifest.run_id != self.run_id
+            return None
 
     def _complete(self, step: int, manifest_of: Callable[[int], Manifest | None]) -> bool:
         """Returns whether all of a checkpoint's own files exist with their recorded sizes."""

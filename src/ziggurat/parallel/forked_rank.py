@@ -64,9 +64,11 @@ class ForkedRank:
         """Returns the exit status; None while the process runs."""
         return self._collect(os.WNOHANG)
 
-    def wait(self) -> int | None:
+    def wait(self) -> int:
         """Waits until the process has ended, and returns its exit status."""
-        return self._collect(0)
+        status = self._collect(0)
+        assert status is not None
+        return status
 
     def kill(self) -> None:
         """Ends the process by SIGKILL."""
@@ -79,8 +81,11 @@ class ForkedRank:
 
     def _collect(self, options: int) -> int | None:
         if self.returncode is None:
-            with contextlib.suppress(ChildProcessError):  # a signal's handler has collected it meanwhile
+            try:
                 found, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # a signal's handler has collected it, or SIGCHLD is ignored: as Popen, take 0
+                self.returncode = 0 if self.returncode is None else self.returncode
+            else:
                 if found:
                     self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode

@@ -96,15 +96,17 @@ def launch(command: Sequence[str], ranks: int, restarts: int = 0, note: Any = No
     Raises:
         RankFailed: a rank failed; the message names it and the cause.
     """
-    with imported_engine(_threads(ranks)) if can_fork() else contextlib.nullcontext():
-        return _launch(command, ranks, restarts, note)
+    if not can_fork():
+        return _launch(command, ranks, restarts, note, forks=False)
+    with imported_engine(_threads(ranks)):
+        return _launch(command, ranks, restarts, note, forks=True)
 
 
-def _launch(command: Sequence[str], ranks: int, restarts: int, note: Any) -> int | None:
+def _launch(command: Sequence[str], ranks: int, restarts: int, note: Any, *, forks: bool) -> int | None:
     restarts_left = restarts
     while True:
         with temporary_folder("ziggurat-ranks-") as folder:
-            ended = _run(command, ranks, folder)
+            ended = _run(command, ranks, folder, forks)
         if ended is None:
             return None
         status, failure = ended
@@ -169,12 +171,14 @@ def report_failure(error: BaseException) -> bool:
 _Rank = subprocess.Popen[bytes] | ForkedRank
 
 
-def _run(command: Sequence[str], ranks: int, temporary: TemporaryFolder) -> tuple[int, Failure | None] | None:
+def _run(
+    command: Sequence[str], ranks: int, temporary: TemporaryFolder, forks: bool
+) -> tuple[int, Failure | None] | None:
     """Runs the ranks once. Returns exit status and failure; None in a rank that is a fork."""
     processes: list[_Rank] = []
     signals: list[int] = []
     unfinished: list[int] = []
-    folder, launcher, forks = temporary.path, os.getpid(), can_fork()
+    folder, launcher = temporary.path, os.getpid()
 
     def relay(number: int, frame: FrameType | None) -> None:
         signals.append(number)
@@ -205,7 +209,7 @@ def _run(command: Sequence[str], ranks: int, temporary: TemporaryFolder) -> tupl
                 signal.signal(number, handler)
             os.close(read_end)
             os.close(write_end)
-    codes = [process.returncode or 0 for process in processes]
+    codes = [process.wait() for process in processes]
     failure = _root_cause(
         {rank: code for rank, code in enumerate(codes) if not _stopped(code, signals) and rank not in unfinished},
         folder,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ziggurat.checkpoint.folder import ENVIRONMENT, CheckpointFolder
 from ziggurat.checkpoint.inspect.catalogue import disk_bytes
-from ziggurat.checkpoint.inspect.run_folders import open_folder, run_folder
+from ziggurat.checkpoint.inspect.run_folders import open_folder, recorded_run_id, run_folder
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.store.claim import claimed
 from ziggurat.checkpoint.store.object_store import ObjectStore
@@ -18,7 +18,7 @@ from ziggurat.checkpoint.store.writer_identity import Owner
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import LOCK_FILE, locked_folder
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.core.untrusted import Damage, read_json_object
+from ziggurat.core.untrusted import Damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,8 @@ def _owner(store: Store, path: Path) -> Owner | None:
     run = run_folder(path)
     place = (path if run is None else run) / ENVIRONMENT
     damage = Damage(RunFolderError, "restore the file")
-    try:
-        found = read_json_object(place, damage).get("run_id")
-    except FileNotFoundError:
-        found = None
-    if isinstance(found, str) and found:
+    found = recorded_run_id(place.parent, damage)
+    if found is not None:
         return Owner(str(place.parent), found)
     if isinstance(store, LocalStore) and (run is None or store.root.parent.resolve() == run.resolve()):
         return None

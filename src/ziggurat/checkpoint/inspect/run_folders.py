@@ -63,13 +63,25 @@ def run_folder(path: Path) -> Path | None:
     return parent if (parent / CONFIG).is_file() or (parent / LOCK_FILE).is_file() else None
 
 
+def recorded_run_id(run: Path, damage: Damage) -> str | None:
+    """Returns the id of a run that its folder records; None if it records none.
+
+    Raises:
+        ZigguratError: of class ``damage.error``: the file cannot be read.
+    """
+    try:
+        found = read_json_object(run / ENVIRONMENT, damage).get("run_id")
+    except FileNotFoundError:
+        return None
+    return found if isinstance(found, str) and found else None
+
+
 def _run_id(run: Path) -> str:
     """Returns the id of a run; empty if that cannot be read, so that nothing is known to be foreign."""
     try:
-        found = read_json_object(run / ENVIRONMENT, Damage(RunFolderError, "")).get("run_id")
+        return recorded_run_id(run, Damage(RunFolderError, "")) or ""
     except (OSError, RunFolderError):
         return ""
-    return found if isinstance(found, str) else ""
 
 
 def _configured_store(config: Path) -> str | None:

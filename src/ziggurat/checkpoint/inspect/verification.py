@@ -127,11 +127,12 @@ class _FileVerifier:
             found = self._catalogue.found.get(step)
             if found is None:
                 return (self._catalogue.problems[step],)
-            foreign = self._catalogue.folder.foreign_problem(step)
-            if foreign is not None:
-                return (foreign,)
-            legacy = isinstance(found, LegacyCheckpoint)
-            problems = tuple(self._legacy_problems(found) if legacy else self._file_problems(found))
+            if isinstance(found, LegacyCheckpoint):
+                problems = tuple(self._legacy_problems(found))
+            elif (foreign := self._catalogue.folder.foreign_problem(found)) is not None:
+                problems = (foreign,)
+            else:
+                problems = tuple(self._file_problems(found))
             if not problems:
                 return ()
             self._catalogue.read(step)  # training may have overwritten or deleted it
