@@ -1,7 +1,8 @@
 """Damages every kind of file of a run, a prepared dataset, a staging folder and checkpoints, and uses what is left.
 
 Two small runs are trained. Each case copies one folder of the first run and damages one file in the copy: it flips a
-bit, writes zeros, truncates, empties or deletes it, or puts garbage in its place, or the second run's file.
+bit, writes zeros, truncates, empties or deletes it, or puts garbage in its place, or the second run's file. A whole
+checkpoint is swapped for the second run's, too.
 Then it does what a user would: reads the dataset, evaluates, predicts, restores, resumes. The case counts as
 
 - *harmless* if the results are those of the undamaged copy,
@@ -44,7 +45,7 @@ class Case:
 
     Attributes:
         use: the folder and what is done with it.
-        file: the file, relative to the folder.
+        file: the file, or the folder that is swapped as a whole, relative to the folder.
         kind: one of :data:`KINDS`.
         number: number of the case among those of this file and kind.
     """
@@ -57,6 +58,10 @@ class Case:
     def apply(self, folder: Path) -> bool:
         """Damages the file in ``folder``. Returns False if that changes no byte."""
         path = folder / self.file
+        if path.is_dir():
+            shutil.rmtree(path)
+            shutil.copytree(self.use.other / self.file, path)
+            return True
         content = path.read_bytes()
         draw = np.random.default_rng([SEED, *self.file.encode(), KINDS.index(self.kind), self.number])
         damaged = self._damaged(content, draw)
@@ -101,7 +106,9 @@ class Case:
 
 
 def cases(use: Use, flips: int) -> Iterator[Case]:
-    """Yields the damages of all files of a folder."""
+    """Yields the damages of all files of a folder, and of those folders in it that are swapped as a whole."""
+    for path in sorted(use.folder.glob(use.whole)) if use.whole else ():
+        yield Case(use, path.relative_to(use.folder).as_posix(), "swapped", 0)
     for path in sorted(use.folder.rglob("*")):
         if path.is_file() and use.matters(name := path.relative_to(use.folder).as_posix()):
             for kind in KINDS:

@@ -36,6 +36,7 @@ class Use:
         result: uses a copy of the folder; returns a checksum of all that came out of it.
         ignored: beginnings of the names of files that are damaged in another use.
         may_lack: files without which the folder is another valid one: a run without results is not finished.
+        whole: pattern of the folders below that are also swapped as a whole; default: none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Use:
     result: Callable[[Path], str]
     ignored: tuple[str, ...] = ()
     may_lack: frozenset[str] = frozenset()
+    whole: str | None = None
 
     def matters(self, name: str) -> bool:
         """Returns whether the file of this name is one to damage."""
@@ -109,7 +111,7 @@ def make_folders(place: Path, *, quick: bool) -> list[Use]:
 
     return [
         Use("prepared", at / "prepared", place / "second" / "prepared", read_dataset),
-        Use("run", first, second, use_run, ("checkpoints/",), frozenset({"results.json"})),
+        Use("run", first, second, use_run, ("checkpoints/step-",), frozenset({"results.json"}), "checkpoints/step-*"),
         Use("resumed run", first, second, resume, ("results.json",)),
         Use("staged", at / "staged", place / "second" / "staged", resume_preparation),
     ]
