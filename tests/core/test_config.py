@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 import pytest
 
-from ziggurat.core.config import Config, parse_config, set_by_path
+from ziggurat.core.config import Config, established_values, parse_config, set_by_path
 from ziggurat.core.errors import ConfigError
 
 
@@ -276,3 +276,22 @@ def test_a_tag_is_not_taken_for_a_key_of_another_class() -> None:
     assert problem == "f: 1 problem\n  inside.lives: unknown key; allowed: name, weight"
     problem = problem_of(Cage, {"inside": {"name": "bird", "song": "la", "dog": {"lifes": 7}}})
     assert problem == "f: 1 problem\n  inside.dog.lifes: unknown key; did you mean 'lives'?"
+
+
+def test_newer_keys_count_only_when_they_are_set() -> None:
+    class Part(Config):
+        NEWER: ClassVar[frozenset[str]] = frozenset({"late"})
+        early: int = 1
+        late: int = 2
+
+    class Whole(Config):
+        NEWER: ClassVar[frozenset[str]] = frozenset({"extra"})
+        parts: tuple[Part, ...] = ()
+        one: Part = Part()
+        extra: Part | None = None
+
+    assert established_values(Whole(parts=(Part(), Part(late=3)))) == {
+        "parts": [{"early": 1}, {"early": 1, "late": 3}],
+        "one": {"early": 1},
+    }
+    assert established_values(Whole(extra=Part())) == {"parts": [], "one": {"early": 1}, "extra": {"early": 1}}

@@ -7,7 +7,7 @@ reject unknown keys and suggest the nearest valid one. A union of config classes
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import pydantic
 from pydantic_core import CoreSchema
@@ -23,7 +23,13 @@ class Config(pydantic.BaseModel):
 
     A number must be a number: ``true`` and ``"1"`` are rejected; 1e6 is accepted as an int, and 1 as a float. A section
     without a tag that selects its class (``optimizer: {lr: 0.1}``) is of the class that is the default.
+
+    Attributes:
+        NEWER: keys that were added to the class after datasets had been prepared with it; see
+            :func:`established_values`.
     """
+
+    NEWER: ClassVar[frozenset[str]] = frozenset()
 
     model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
@@ -57,6 +63,31 @@ class Config(pydantic.BaseModel):
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def established_values(config: Config) -> dict[str, Any]:
+    """Returns the values as JSON, without the ``NEWER`` keys that have their defaults.
+
+    A fingerprint of these values stays what it was when such a key is added, so that what was prepared before stays
+    valid.
+    """
+    plain = config.model_dump(mode="json")
+    values: dict[str, Any] = {}
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if name in config.NEWER and value == field.get_default(call_default_factory=True, validated_data={}):
+            continue
+        values[name] = _established(value, plain[name])
+    return values
+
+
+def _established(value: Any, plain: Any) -> Any:
+    if isinstance(value, Config) and isinstance(plain, dict) and IMPORT_KEY not in plain:
+        return established_values(value)
+    if isinstance(value, tuple | list):
+        items = cast("tuple[Any, ...] | list[Any]", value)
+        return [_established(each, one) for each, one in zip(items, plain, strict=True)]
+    return plain
 
 
 def parse_config(

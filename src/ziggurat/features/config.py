@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 import pydantic
 
@@ -202,6 +202,8 @@ class CategoricalFeature(_IdFeature):
 
 
 class _ManyFeature(_IdFeature):
+    NEWER: ClassVar[frozenset[str]] = frozenset({"brackets"})
+
     delimiter: str = pydantic.Field(default="|", min_length=1)
     """Separates the ids of a text cell; ignored if the file contains lists."""
     brackets: bool = False

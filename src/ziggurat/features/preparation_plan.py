@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ziggurat.core.config import established_values
 from ziggurat.core.hashing import HASH_VERSION
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.encoded.manifest import CONTENT_VERSION
@@ -88,7 +89,7 @@ def fingerprint(
     """Returns the SHA-256 of everything that determines a prepared dataset; the location of the raw files does not."""
     content: dict[str, Any] = {
         "versions": [CONTENT_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
-        "data": data.model_dump(mode="json", exclude={"folder"}),
+        "data": {key: value for key, value in established_values(data).items() if key != "folder"},
         "features": [dataset_settings(feature) for feature in features],
         "sources": list(sources),
     }
@@ -101,10 +102,7 @@ def fingerprint(
 def dataset_settings(feature: FeatureConfig) -> dict[str, Any]:
     """Returns the settings of a feature that affect the dataset.
 
-    Settings of a sequence encoder do not affect it. ``brackets`` is left out if it is not set, so that datasets that
-    were prepared before this key existed stay valid.
+    Settings of a sequence encoder do not affect it.
     """
-    values = feature.model_dump(mode="json")
-    if not values.get("brackets"):
-        values.pop("brackets", None)
+    values = established_values(feature)
     return {**values, "pooling": "mean"} if isinstance(values.get("pooling"), dict) else values
