@@ -10,11 +10,13 @@ import polars as pl
 import pyarrow as pa
 
 from ziggurat.core.schema import RawColumn, ValueType
+from ziggurat.data.inference.plain_numbers import plain_numbers, present, summarise_numbers
 from ziggurat.data.readers.cells.brackets import split_brackets
 from ziggurat.data.readers.cells.text import CellRules, convert_text
 
 NULL_WORDS = frozenset({"?", "na", "n/a", "nan", "null", "\\n", "#n/a", "(null)"})
 NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", "missing", "unknown"}
+_MOST_COMMON = 12
 CELL_DELIMITERS = ("|", ";", ",", " ")
 BRACKET_DELIMITERS = (",", ";", "|", " ")
 _TEMPORAL = r"^(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})([ T]\d\d?(:\d\d.*)?)?$"
@@ -109,13 +111,15 @@ def profile_column(series: pl.Series, complete: bool) -> ColumnProfile:
 
 def profile_frame(frame: pl.DataFrame, complete: bool) -> list[ColumnProfile]:
     """Profiles every column whose values are scalars or lists of scalars."""
-    return [
-        profile_column(frame[name], complete) for name in frame.columns if not isinstance(frame.schema[name], pl.Struct)
-    ]
+    columns = frame.iter_columns()  # `frame.schema` looks at every column, each time
+    return [profile_column(column, complete) for column in columns if not isinstance(column.dtype, pl.Struct)]
 
 
 def _text(series: pl.Series, complete: bool) -> ColumnProfile:
     """Profiles text cells: as numbers if all are, as many values per cell if they share few values, else as text."""
+    plain = plain_numbers(series)
+    if plain is not None:
+        return _number(plain, ValueType.INTEGER if plain.dtype == pl.Int64 else ValueType.FLOAT, complete)
     values = series.drop_nulls()
     uniques = values.unique()
     stripped = uniques.str.strip_chars()
@@ -223,30 +227,24 @@ def _float(series: pl.Series, complete: bool) -> ColumnProfile:
 
 
 def _number(series: pl.Series, kind: ValueType, complete: bool) -> ColumnProfile:
-    values = series.drop_nulls()
-    profile = _described(series, kind, complete)
-    if values.len() == 0:
-        return profile
-    figures = [values.quantile(share, "nearest") for share in (0, 0.5, 0.99, 1)]
-    minimum, median, percentile_99, maximum = (float(figure or 0) for figure in figures)
-    ascending = values.len() > 2 and bool((values.diff().drop_nulls() > 0).all())
-    balanced_threshold = min(
-        (median, _next_above(values, median)), key=lambda value: abs(_share(values >= value, values) - 0.5)
+    found = summarise_numbers(present(series).to_numpy(), _MOST_COMMON)
+    unseen = 0 if complete else found.once * found.once / (2 * max(1, found.twice))
+    return ColumnProfile(
+        name=series.name,
+        type=kind,
+        rows=len(series),
+        missing=series.null_count() / max(1, len(series)),
+        distinct=found.distinct,
+        distinct_estimate=found.distinct + round(unseen),
+        singleton_share=found.once / max(1, found.distinct),
+        common=found.common,
+        minimum=found.minimum,
+        median=found.median,
+        percentile_99=found.percentile_99,
+        maximum=found.maximum,
+        balanced_threshold=found.balanced_threshold,
+        ascending=found.ascending,
     )
-    return replace(
-        profile,
-        minimum=minimum,
-        median=median,
-        percentile_99=percentile_99,
-        maximum=maximum,
-        balanced_threshold=balanced_threshold,
-        ascending=ascending,
-    )
-
-
-def _next_above(values: pl.Series, bound: float) -> float:
-    above: Any = values.filter(values > bound).min()
-    return bound if above is None else float(above)
 
 
 def _described(series: pl.Series, kind: ValueType, complete: bool, null_words: tuple[str, ...] = ()) -> ColumnProfile:
@@ -263,7 +261,7 @@ def _described(series: pl.Series, kind: ValueType, complete: bool, null_words: t
         distinct=counts.height,
         distinct_estimate=counts.height + round(unseen),
         singleton_share=once / max(1, counts.height),
-        common=tuple(counts["value"].head(12).to_list()),
+        common=tuple(counts["value"].head(_MOST_COMMON).to_list()),
         null_words=null_words,
     )
 

@@ -210,7 +210,7 @@ def _csv(text: bytes, complete: bool, file: SourceFile) -> LogSample:
         raise DataError(
             f"cannot be read as CSV with delimiter {delimiter!r}: {error}", "check the file's quotes"
         ) from error
-    newlines_in_values = any(bool(frame[name].str.contains("\n", literal=True).any()) for name in frame.columns)
+    newlines_in_values = any(frame.select(pl.all().str.contains("\n", literal=True).any()).row(0))
     if header:
         read_layout(file, RecordRules(delimiter.encode(), newlines_in_values), header=True, columns=None, needed=())
         frame.columns = [name.strip() for name in first]
