@@ -26,6 +26,7 @@ def command(
     """
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
+    from ziggurat.features.negatives_config import protocol
     from ziggurat.training import api
 
     with console_progress() as progress:
@@ -37,3 +38,6 @@ def command(
     figures_table(f"{run} on {split}", {split: figures})
     for name, reason in metrics.undefined().items():
         typer.echo(f"{name} is undefined: {reason}")
+    negatives = api.load_run(run).experiment.data.negatives
+    if negatives is not None and split != "train":
+        typer.echo(protocol(negatives))

@@ -79,6 +79,9 @@ def check_rows(block: RawBlock, targets: Targets | None, tables: Mapping[str, Ta
     rejections: list[_Rejection] = []
     columns: dict[str, npt.NDArray[Any]] = {}
     for label in targets.labels if targets else ():
+        if label.observed:
+            columns[label_column(label.name)] = np.ones(block.table.num_rows, np.float32)
+            continue
         columns[label_column(label.name)], rejection = _label(block.table.column(label.source_column), label)
         rejections.append(rejection)
     if targets and targets.weight is not None:

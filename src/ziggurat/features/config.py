@@ -19,6 +19,7 @@ from ziggurat.data.encoded.dataset import BLOCK_ROWS
 from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
 from ziggurat.data.readers.source import SourceConfig
 from ziggurat.features.encoders.encoders import EncoderConfig
+from ziggurat.features.negatives_config import NegativesConfig
 from ziggurat.features.numeric.steps import StepConfig
 from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoderSettings
 from ziggurat.interactions.sequences.sequence_pooling import SequenceEncoderConfig
@@ -55,6 +56,8 @@ SequencePoolingConfig = Annotated[
 class LabelConfig(Config):
     """A binary target that is made from one column."""
 
+    NEWER: ClassVar[frozenset[str]] = frozenset({"observed"})
+
     name: str
     """The task's name."""
     column: str | None = None
@@ -63,9 +66,13 @@ class LabelConfig(Config):
     """The label is 1 if the column's number is at least this."""
     equals: pydantic.StrictStr | pydantic.StrictInt | pydantic.StrictFloat | None = None
     """The label is 1 if the cell equals this text or number. Without this and ``at_least``, cells must be 0 or 1."""
+    observed: bool = False
+    """Every row of the log is a 1, as in a log of positives alone; ``data.negatives`` samples the zeros."""
 
     @pydantic.model_validator(mode="after")
     def _one_rule(self) -> Self:
+        if self.observed and (self.column is not None or self.at_least is not None or self.equals is not None):
+            raise ValueError("an observed label has no column: give observed, or column, at_least and equals")
         if self.at_least is not None and self.equals is not None:
             raise ValueError("give at_least or equals, not both")
         return self
@@ -88,6 +95,8 @@ class Targets(Config):
 class DataConfig(Config):
     """Raw logs: where they are, what their columns mean, and which rows are used for training."""
 
+    NEWER: ClassVar[frozenset[str]] = frozenset({"negatives"})
+
     folder: Path = Path()
     """Folder that relative paths of files refer to; itself relative to the working directory."""
     source: SourceConfig
@@ -108,6 +117,8 @@ class DataConfig(Config):
     time_format: TimeFormat = "number"
     """``number``: numbers in any unit. ``iso``: text such as 2024-05-01 or 2024-05-01T12:30:00+02:00 (UTC if it has no
     time zone), or timestamps and dates of Parquet; they are read as seconds since 1970."""
+    negatives: NegativesConfig | None = None
+    """Negatives to sample, for logs that hold positives alone; null: every row is one of the log."""
     block_rows: int = pydantic.Field(default=BLOCK_ROWS, ge=1)
     """Number of rows of a block of the prepared dataset, the unit of shuffling."""
 
@@ -116,9 +127,33 @@ class DataConfig(Config):
         twice = duplicates(label.name for label in self.labels)
         if twice:
             raise ValueError(f"label {twice[0]!r} is defined twice")
+        self._check_negatives()
         if isinstance(self.split, TimeSplit | TimeWithinKeySplit) and self.time is None:
             raise ValueError(f"split {self.split.name!r} needs times: set data.time to the column that contains them")
         return self
+
+    def _check_negatives(self) -> None:
+        names = [label.name for label in self.labels]
+        observed = [label.name for label in self.labels if label.observed]
+        if self.negatives is None:
+            if observed:
+                raise ValueError(
+                    f"label {observed[0]!r} is 1 in every row (observed): add data.negatives, which samples its zeros, "
+                    "for example negatives: {name: uniform, user: user, item: item}"
+                )
+            return
+        if self.negatives.label is None and len(names) > 1:
+            raise ValueError(f"negatives: say which label's ones are the positives: label: {' or '.join(names)}")
+        if self.negatives.label is not None and self.negatives.label not in names:
+            raise ValueError(f"negatives: label {self.negatives.label!r} is none of {', '.join(names)}")
+        if self.negatives.user == self.negatives.item:
+            raise ValueError(f"negatives: user and item are both the column {self.negatives.user!r}")
+
+    @property
+    def negative_label(self) -> str:
+        """The label whose ones get sampled negatives."""
+        chosen = None if self.negatives is None else self.negatives.label
+        return chosen or self.labels[0].name
 
     @property
     def targets(self) -> Targets:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from ziggurat.core.digests import FileChecksum
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.files import atomic_folder
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import TIME_COLUMN
@@ -133,6 +133,11 @@ def index_raw(
         DataError: a file cannot be read as declared, a row is bad under ``on_bad_row: fail``, or there are no training
             rows.
     """
+    if data.negatives is not None:
+        raise ConfigError(
+            "data.negatives: readers that serve raw files do not sample negatives",
+            "prepare the dataset, and serve that: ziggurat prepare EXPERIMENT, then ziggurat ingest PREPARED",
+        )
     sources = open_sources(data, features, range_bytes)
     plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
     if _is_indexed(folder, plan.fingerprint):

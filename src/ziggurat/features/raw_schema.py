@@ -6,7 +6,7 @@ and groups accept INTEGER or TEXT. A column whose uses leave the type open is re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ziggurat.core.errors import ConfigError
@@ -54,24 +54,28 @@ def raw_schema(data: DataConfig, features: Sequence[FeatureConfig]) -> RawSchema
     Raises:
         ConfigError: a column is used with incompatible types, or both as single values and as lists.
     """
-    return columns_for(features, data.targets, data.split_key)
+    needed = {"data.split.key": data.split_key}
+    if data.negatives is not None:
+        needed |= {"data.negatives.user": data.negatives.user, "data.negatives.item": data.negatives.item}
+    return columns_for(features, data.targets, {user: column for user, column in needed.items() if column is not None})
 
 
-def columns_for(features: Sequence[FeatureConfig], targets: Targets | None, split_key: str | None = None) -> RawSchema:
-    """Returns the columns of features, targets and split key, in order of first use.
+def columns_for(
+    features: Sequence[FeatureConfig], targets: Targets | None, keys: Mapping[str, str] | None = None
+) -> RawSchema:
+    """Returns the columns of features, targets and keys, in order of first use.
 
     Args:
         features: the features of the config.
         targets: the targets; None for unlabelled rows.
-        split_key: the column that a split is made by, if any.
+        keys: what else needs a key in each row -> its column, such as the key of a split.
 
     Raises:
         ConfigError: a column is used with incompatible types, or both as single values and as lists.
     """
     resolve_tables(features)
     uses = [*_feature_uses(features), *(_target_uses(targets) if targets else ())]
-    if split_key is not None:
-        uses.append(_Use(split_key, "data.split.key", _KEY, required=True))
+    uses += [_Use(column, user, _KEY, required=True) for user, column in (keys or {}).items()]
     by_column: dict[str, list[_Use]] = {}
     for use in uses:
         by_column.setdefault(use.column, []).append(use)
@@ -91,6 +95,8 @@ def _feature_uses(features: Sequence[FeatureConfig]) -> Iterable[_Use]:
 
 def _target_uses(targets: Targets) -> Iterable[_Use]:
     for label in targets.labels:
+        if label.observed:
+            continue
         yield _Use(label.source_column, f"label {label.name!r}", _label_types(label), required=True)
     if targets.weight is not None:
         yield _Use(targets.weight, "data.weight", _NUMBER, required=True)

@@ -18,6 +18,7 @@ from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.embeddings.fields import Fields, total_flops
 from ziggurat.features.config import NumericFeature
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
+from ziggurat.features.negatives_config import protocol
 from ziggurat.features.numeric.steps import Bucketise
 from ziggurat.features.preparation.own_ids import leak_warnings
 from ziggurat.features.transform import Transform
@@ -112,6 +113,9 @@ def _inputs(
     faults = record_faults(history, run.written_records)
     notes += [f"The curves are not those of the training: {faults}."] if faults else []
     notes.extend(f"{warning[0].upper()}{warning[1:]}." for warning in leak_warnings(statistics.features))
+    if run.experiment.data.negatives is not None:
+        statement = protocol(run.experiment.data.negatives)
+        notes.append(f"{statement[0].upper()}{statement[1:]}.")
     if evaluated == "validation":
         notes.append(
             "There is no test split: the metrics below are on the validation rows, which chose the checkpoint."

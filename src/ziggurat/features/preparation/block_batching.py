@@ -22,7 +22,7 @@ from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
 from ziggurat.features.preparation.journal import JournalEntry
 from ziggurat.features.preparation.parts import StagedPart, narrow
-from ziggurat.features.preparation.splitting import split_columns
+from ziggurat.features.preparation.splitting import sampling_columns, split_columns
 from ziggurat.features.preparation_plan import Preparation
 
 PART_ROWS = 131_072
@@ -96,7 +96,7 @@ def read_parts(
         checked = check_rows(block, plan.targets, plan.tables)
         splits = split_columns(plan.data.split, item.split, block, checked)
         part.tables.append(checked.table)
-        part.targets.append({**checked.targets, **splits})
+        part.targets.append({**checked.targets, **splits, **sampling_columns(plan.data.negatives, checked)})
         part.bad.extend(checked.bad)
         done_bytes = bytes_before(source, block.file) + block.source_bytes
         part.entry = JournalEntry(part.rows, number, block.end, done_bytes, 0)

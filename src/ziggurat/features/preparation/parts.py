@@ -25,6 +25,8 @@ from ziggurat.features.preparation.column_file import STAGE_AGAIN, ColumnFile, w
 
 SPLIT_COLUMN = "@split"
 KEY_COLUMN = "@key"
+USER_COLUMN, ITEM_COLUMN = "@user", "@item"
+"""Keys of user and item, int64, if negatives are sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class StagedPart:
     Attributes:
         numbers: the numbers of each raw numeric column, NaN for missing; made small by :func:`narrow`.
         ids: the distinct values and codes of each raw id column.
-        targets: labels, weight, group, time, and :data:`SPLIT_COLUMN` or :data:`KEY_COLUMN`.
+        targets: labels, weight, group, time, :data:`SPLIT_COLUMN` or :data:`KEY_COLUMN`, and what negatives need.
     """
 
     numbers: Mapping[str, npt.NDArray[np.float32 | np.float64]]

@@ -4,7 +4,8 @@ There are three passes, each in a module of this package:
 
 1. ``staging`` reads every raw block once and writes small staged parts with a journal (``.staging/`` inside the target
    folder).
-2. ``splitting`` assigns splits; ``fitted`` fits features on the training rows and computes statistics.
+2. ``splitting`` assigns splits; ``negatives`` adds sampled ones if asked; ``fitted`` fits features on the training rows
+   and computes statistics.
 3. ``encoding`` writes the staged parts to the dataset. The manifest is written last and makes the folder a dataset;
    then the staged parts are deleted.
 
@@ -41,6 +42,7 @@ from ziggurat.features.preparation.cluster import Cluster
 from ziggurat.features.preparation.cluster_encoding import encode_files
 from ziggurat.features.preparation.encoding import StagedRows, encode_parts
 from ziggurat.features.preparation.fitted import fit
+from ziggurat.features.preparation.negatives import add_negatives
 from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.preparation.splitting import assign
 from ziggurat.features.preparation.staging import stage
@@ -93,6 +95,11 @@ def prepare(
         parts, quarantine = stage(plan, sources, staging, folder / QUARANTINE, progress, cluster)
         _check_rows(parts, quarantine)
         assignments = assign(data.split, parts)
+        details: dict[str, Any] = {}
+        if data.negatives is not None:
+            sampled = add_negatives(plan, parts, assignments, staging, progress)
+            parts, assignments = sampled.parts, sampled.assignments
+            details["negatives"] = {"sampled": sampled.counts, "missing": sampled.missing}
         fitted = fit(plan, parts, assignments, staging, folder / ENCODERS, progress, cluster)
         table_rows = {name: table.rows for name, table in fitted.statistics.tables.items()}
         schema = encoded_schema(plan.features, plan.targets, table_rows)
@@ -101,7 +108,7 @@ def prepare(
         checksums = {ENCODERS: fitted.checksum, STATISTICS: fitted.statistics.save(folder)}
         files = [str(path) for item in sources for path in item.source.paths]
         rejected = {"rows": quarantine.total, "summary": quarantine.summary()}
-        details = {"sources": files, "quarantined": rejected}
+        details |= {"sources": files, "quarantined": rejected}
         content = manifest(plan.fingerprint, schema, data.block_rows, splits, details, checksums)
         write_manifest(folder, content)
         shutil.rmtree(staging)

@@ -27,7 +27,8 @@ from ziggurat.data.encoded.split import (
 )
 from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.features.checks import CheckedRows, keys
-from ziggurat.features.preparation.parts import KEY_COLUMN, SPLIT_COLUMN
+from ziggurat.features.negatives_config import NegativesConfig
+from ziggurat.features.preparation.parts import ITEM_COLUMN, KEY_COLUMN, SPLIT_COLUMN, USER_COLUMN
 
 
 def split_columns(
@@ -57,6 +58,14 @@ def split_columns(
             return {KEY_COLUMN: keys(checked.table.column(split.key))}
         case _:
             return {}
+
+
+def sampling_columns(negatives: NegativesConfig | None, checked: CheckedRows) -> dict[str, npt.NDArray[np.int64]]:
+    """Returns the columns to stage so that negatives can be sampled: keys of user and item, or none."""
+    if negatives is None:
+        return {}
+    columns = {USER_COLUMN: negatives.user, ITEM_COLUMN: negatives.item}
+    return {name: keys(checked.table.column(column)) for name, column in columns.items()}
 
 
 class Staged(Protocol):
