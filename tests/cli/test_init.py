@@ -67,6 +67,7 @@ each group's last rows test, those before them validate: no look ahead
   weight: null
   group: user id  # for GAUC: the ranking within each user id
   time: ts
+  time_format: seconds  # seconds since 1970: by its name and range
 features:  # leave out what is known only after the label: it would leak
   - {name: user id, kind: categorical, type: integer, encoder: {name: vocabulary, min_count: 1}}  # \
 4 different values, ids by its name

@@ -109,8 +109,9 @@ def _group_and_time(found: Inference) -> Iterator[str]:
         yield "  group: null  # a user-like column, for GAUC"
     if found.time is not None:
         yield f"  time: {scalar(found.time.name)}"
-        if found.time.is_iso:
-            yield f"  time_format: iso  # text such as {found.time.common[0]}; UTC where no zone is written"
+        zone = "" if found.time.numeric else "; UTC where no zone is written"
+        written = str(found.time.time_format)
+        yield f"  time_format: {json.dumps(written) if '%' in written else written}  # {found.time.time_note}{zone}"
     else:
         yield "  time: null  # a column of times or of numbers that grow with time, for splits by time"
 

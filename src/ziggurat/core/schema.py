@@ -20,7 +20,7 @@ class ValueType(StrEnum):
     FLOAT = "float"
     TEXT = "text"
     TIME = "time"
-    """ISO 8601 text or a timestamp, read as seconds since 1970 UTC."""
+    """A time in the column's format or a timestamp, read as seconds since 1970 UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class RawColumn:
         required: whether a row with an empty cell is a bad row (labels, split keys); features may be missing.
         brackets: whether a text cell of several values is a list in brackets, such as ``[3, 1, 2]``; ignored for list
             columns.
+        time_format: how the times of a TIME column are written: see :mod:`ziggurat.data.readers.cells.times`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class RawColumn:
     delimiter: str = "|"
     required: bool = False
     brackets: bool = False
+    time_format: str = "iso"
 
 
 @dataclass(frozen=True, slots=True)

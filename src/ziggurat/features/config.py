@@ -17,6 +17,7 @@ from ziggurat.core.schema import ValueType, duplicates
 from ziggurat.core.tables import Pooling
 from ziggurat.data.encoded.dataset import BLOCK_ROWS
 from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
+from ziggurat.data.readers.cells.times import checked_time_format
 from ziggurat.data.readers.source import SourceConfig
 from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.negatives_config import NegativesConfig
@@ -25,7 +26,17 @@ from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoderSett
 from ziggurat.interactions.sequences.sequence_pooling import SequenceEncoderConfig
 
 IdType = Literal["integer", "text"]
-TimeFormat = Literal["number", "iso"]
+
+
+def _time_format(text: str) -> str:
+    """Returns a known time format; ``number`` is one of targets alone."""
+    try:
+        return text if text == "number" else checked_time_format(text)
+    except ValueError as error:
+        raise ValueError(str(error).replace("allowed: ", "allowed: number, ")) from None
+
+
+TimeFormat = Annotated[str, pydantic.AfterValidator(_time_format)]
 
 
 def _pooling_kind(value: Any) -> str:
@@ -115,8 +126,10 @@ class DataConfig(Config):
     time: str | None = None
     """Column of times, for splits by time."""
     time_format: TimeFormat = "number"
-    """``number``: numbers in any unit. ``iso``: text such as 2024-05-01 or 2024-05-01T12:30:00+02:00 (UTC if it has no
-    time zone), or timestamps and dates of Parquet; they are read as seconds since 1970."""
+    """How the times are written. ``number``: numbers in any unit, read as they are. All others are read as seconds
+    since 1970: ``iso``, text such as 2024-05-01 or 2024-05-01T12:30:00+02:00 (UTC if it has no time zone); ``seconds``,
+    ``milliseconds``, ``microseconds``, ``nanoseconds``, numbers since 1970; or a pattern such as "%d/%m/%Y %H:%M" or
+    "%y%m%d%H". Timestamps and dates of Parquet are read in any of them but ``number``."""
     negatives: NegativesConfig | None = None
     """Negatives to sample, for logs that hold positives alone; null: every row is one of the log."""
     block_rows: int = pydantic.Field(default=BLOCK_ROWS, ge=1)

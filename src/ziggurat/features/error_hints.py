@@ -28,7 +28,10 @@ def _with_hint(row: BadRow, targets: Targets) -> BadRow:
     received = problem.partition(": ")[2]
     hint = _label_hint(row.column, received, targets)
     if row.column == targets.time:
-        hint = "set `data.time_format: iso` if the column contains times like 2024-05-01 12:30:00"
+        hint = (
+            "set `data.time_format: iso` if the column contains times like 2024-05-01 12:30:00, or a pattern such as "
+            '"%d/%m/%Y %H:%M" for others'
+        )
     return row if hint is None else replace(row, reason=rejection_reason(NOT_NUMBER, received, hint))
 
 

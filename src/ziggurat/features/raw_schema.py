@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.data.readers.cells.times import ISO
 from ziggurat.features.config import (
     BagFeature,
     DataConfig,
@@ -38,6 +39,7 @@ class _Use:
         required: whether empty cells are rejected.
         delimiter: separates the values of a cell; None for single values.
         brackets: whether a cell is a list in brackets.
+        time_format: how times are written, if they are read as times.
     """
 
     column: str
@@ -46,6 +48,7 @@ class _Use:
     required: bool = False
     delimiter: str | None = None
     brackets: bool = False
+    time_format: str = ISO
 
 
 def raw_schema(data: DataConfig, features: Sequence[FeatureConfig]) -> RawSchema:
@@ -103,7 +106,10 @@ def _target_uses(targets: Targets) -> Iterable[_Use]:
     if targets.group is not None:
         yield _Use(targets.group, "data.group", _KEY)
     if targets.time is not None:
-        yield _Use(targets.time, "data.time", _TIME if targets.time_format == "iso" else _NUMBER, required=True)
+        if targets.time_format == "number":
+            yield _Use(targets.time, "data.time", _NUMBER, required=True)
+        else:
+            yield _Use(targets.time, "data.time", _TIME, required=True, time_format=targets.time_format)
 
 
 def _label_types(label: LabelConfig) -> tuple[ValueType, ...]:
@@ -142,6 +148,12 @@ def _column(name: str, uses: list[_Use]) -> RawColumn:
                 f"column {name!r}: {use.user} needs it as {_either(use.types)}, {first.user} as {_either(types)}",
                 "a column is read in one type: change the `type` of one of them, or use another column",
             )
+        if common == _TIME and use.time_format != first.time_format:
+            raise ConfigError(
+                f"column {name!r}: {first.user} reads its times as {first.time_format!r}, {use.user} as "
+                f"{use.time_format!r}",
+                "give both the same format",
+            )
         types = common
     return RawColumn(
         name=name,
@@ -150,6 +162,7 @@ def _column(name: str, uses: list[_Use]) -> RawColumn:
         delimiter=first.delimiter or "|",
         required=any(use.required for use in uses),
         brackets=first.brackets,
+        time_format=first.time_format,
     )
 
 

@@ -9,17 +9,17 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ziggurat.core.schema import RawColumn, ValueType
+from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.plain_numbers import plain_numbers, present, summarise_numbers
+from ziggurat.data.inference.times import number_times, text_times
 from ziggurat.data.readers.cells.brackets import split_brackets
-from ziggurat.data.readers.cells.text import CellRules, convert_text
+from ziggurat.data.readers.cells.times import ISO
 
 NULL_WORDS = frozenset({"?", "na", "n/a", "nan", "null", "\\n", "#n/a", "(null)"})
 NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", "missing", "unknown"}
 _MOST_COMMON = 12
 CELL_DELIMITERS = ("|", ";", ",", " ")
 BRACKET_DELIMITERS = (",", ";", "|", " ")
-_TEMPORAL = r"^(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})([ T]\d\d?(:\d\d.*)?)?$"
 _DECIMAL_COMMA = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
 _INTEGER = r"^\s*[-+]?\d+\s*$"
 _LISTS_WITHIN = r"\]\s*\S?\s*\["
@@ -48,8 +48,9 @@ class ColumnProfile:
         delimiter: the delimiter between the values of a text cell; None if the file holds lists.
         brackets: whether the text cells are lists in brackets.
         longest: largest number of values in a cell.
-        is_temporal: whether cells are dates or times.
-        is_iso: whether they are text that ``time_format: iso`` can read.
+        is_temporal: whether cells are dates or times: typed, or text that is nothing else.
+        time_format: the format in which they can be read as times (also numbers); None if they cannot.
+        time_note: what is known of that format.
         decimal_comma: whether cells are numbers with a comma, as in ``3,14``; the type is then text.
         ascending: whether every value exceeds the previous one.
         non_numeric_cells: the few cells that keep the column from being numeric.
@@ -75,7 +76,8 @@ class ColumnProfile:
     brackets: bool = False
     longest: int = 1
     is_temporal: bool = False
-    is_iso: bool = False
+    time_format: str | None = None
+    time_note: str = ""
     decimal_comma: bool = False
     ascending: bool = False
     non_numeric_cells: tuple[str, ...] = ()
@@ -100,11 +102,16 @@ def profile_column(series: pl.Series, complete: bool) -> ColumnProfile:
         return replace(elements, rows=len(series), missing=_share(lists.is_null(), series), many=True, longest=longest)
     if kind == pl.String or kind == pl.Categorical or isinstance(kind, pl.Enum):
         return _text(series.cast(pl.String), complete)
-    if kind.is_temporal():
+    if kind.is_temporal() and not isinstance(kind, pl.Duration):
         timed = isinstance(kind, pl.Date | pl.Datetime)
         times = series.cast(pl.Datetime("us"), strict=False) if timed else series
-        return replace(_number(times.cast(pl.Int64), ValueType.INTEGER, complete), is_temporal=True)
-    if kind == pl.Boolean or kind.is_integer():
+        return replace(
+            _number(times.cast(pl.Int64), ValueType.INTEGER, complete),
+            is_temporal=True,
+            time_format=ISO if timed else None,
+            time_note=f"the file holds {'dates' if kind == pl.Date else 'timestamps'}" if timed else "",
+        )
+    if kind == pl.Boolean or kind.is_integer() or isinstance(kind, pl.Duration):
         return _number(series.cast(pl.Int64, strict=False), ValueType.INTEGER, complete)
     return _float(series.cast(pl.Float64, strict=False), complete)
 
@@ -146,11 +153,12 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
             return _described(kept, ValueType.TEXT, complete, null_words=null_words)  # ids beyond int64 stay text
         floats = kept.str.strip_chars().cast(pl.Float64, strict=False)
         return replace(_number(floats, ValueType.FLOAT, complete), null_words=null_words)
+    times = text_times(kept, rest)
+    if times is not None:
+        described = _described(kept, ValueType.TEXT, complete, null_words=null_words)
+        return replace(described, is_temporal=True, time_format=times.format, time_note=times.note)
     if bool(rest.str.contains(_BRACKETS).all()) and not bool(rest.str.contains(_LISTS_WITHIN).any()):
         return replace(_bracketed(kept, rest, complete), null_words=null_words)
-    if bool(rest.str.contains(_TEMPORAL).all()):
-        described = _described(kept, ValueType.TEXT, complete, null_words=null_words)
-        return replace(described, is_temporal=True, is_iso=_is_iso(rest))
     if bool(rest.str.contains(_DECIMAL_COMMA).all()) and bool(rest.str.contains(",", literal=True).any()):
         return replace(_described(kept, ValueType.TEXT, complete, null_words=null_words), decimal_comma=True)
     split = _split(kept, rest, complete)
@@ -160,12 +168,6 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
     if non_numeric.len() <= 3 and rest.len() >= 50 and not zero_led:
         return replace(text, non_numeric_cells=tuple(non_numeric.to_list()))
     return text
-
-
-def _is_iso(cells: pl.Series) -> bool:
-    return not convert_text(
-        cells.cast(pl.String).to_arrow().cast(pa.string()), RawColumn("", ValueType.TIME), CellRules()
-    ).bad
 
 
 def split_cells(cells: pl.Series, delimiter: str, brackets: bool) -> pl.Series:
@@ -227,7 +229,9 @@ def _float(series: pl.Series, complete: bool) -> ColumnProfile:
 
 
 def _number(series: pl.Series, kind: ValueType, complete: bool) -> ColumnProfile:
-    found = summarise_numbers(present(series).to_numpy(), _MOST_COMMON)
+    values = present(series)
+    found = summarise_numbers(values.to_numpy(), _MOST_COMMON)
+    times = number_times(values, found.minimum, found.maximum)
     unseen = 0 if complete else found.once * found.once / (2 * max(1, found.twice))
     return ColumnProfile(
         name=series.name,
@@ -244,6 +248,8 @@ def _number(series: pl.Series, kind: ValueType, complete: bool) -> ColumnProfile
         maximum=found.maximum,
         balanced_threshold=found.balanced_threshold,
         ascending=found.ascending,
+        time_format=None if times is None else times.format,
+        time_note="" if times is None else times.note,
     )
 
 

@@ -137,13 +137,8 @@ def find_time(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
 
 
 def is_time(profile: ColumnProfile) -> bool:
-    """Whether a column holds times: typed, as ISO text, or as (fractions of) seconds since 1970 with such a name."""
-    if profile.many or profile.missing or profile.distinct < 3:
-        return False
-    if profile.is_temporal or not profile.numeric:
-        return profile.numeric or profile.is_iso
-    plausible = any(1e8 * unit <= profile.minimum and profile.maximum <= 4e9 * unit for unit in (1, 1e3, 1e6, 1e9))
-    return plausible and bool(words(profile.name) & TIME_WORDS)
+    """Whether a column holds a time in every row, which a split by time needs."""
+    return profile.time_format is not None and not profile.many and not profile.missing and profile.distinct >= 3
 
 
 def is_group(profile: ColumnProfile) -> bool:
@@ -162,13 +157,8 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None) -> Inferr
         return InferredFeature(profile, None, "always the same: nothing to learn from")
     if profile is time:
         return InferredFeature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
-    if profile.is_temporal and not (profile.numeric or profile.is_iso):
-        example = str(profile.common[0])
-        return InferredFeature(
-            profile, None, f"dates such as {example}: written like 2024-05-01 12:30:00 they could split rows"
-        )
     if profile.is_temporal:
-        return InferredFeature(profile, None, "dates: turn them into weekday and hour, or into a number, to use them")
+        return InferredFeature(profile, None, "dates: as values they would not repeat")
     if profile.decimal_comma:
         example = next((value.strip() for value in profile.common if "," in value), "3,14")
         return InferredFeature(

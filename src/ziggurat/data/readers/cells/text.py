@@ -7,7 +7,7 @@ The grammar is the same for every text format and for text columns of Parquet an
 - Spaces around numbers are ignored; spaces around text are part of it.
 - INTEGER: ``-7``, ``+7``, ``007``, ``7.0``, ``1e3``, ``0x1F``; whole numbers within int64.
 - FLOAT: decimal numbers with optional exponent. Infinities are rejected, and so is NaN, unless ``nan_is_missing``.
-- TIME: see :mod:`ziggurat.data.readers.cells.times`.
+- TIME: in the column's format; see :mod:`ziggurat.data.readers.cells.times`.
 - Many values: text split by the column's delimiter, or a list in brackets (see
   :mod:`ziggurat.data.readers.cells.brackets`). Elements that are empty or a null value are dropped.
 """
@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from ziggurat.core.schema import RawColumn, ValueType
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.blocks import arrow_type
 from ziggurat.data.readers.cells.brackets import split_brackets
-from ziggurat.data.readers.cells.times import cast_iso_times, parse_iso_time
+from ziggurat.data.readers.cells.times import EPOCH_UNITS, ISO, cast_times, parse_time_text, time_example
 from ziggurat.data.readers.rejection_reasons import rejection_reason
 
 NOT_INTEGER = "not an integer"
@@ -80,7 +81,7 @@ def convert_text(cells: pa.Array, column: RawColumn, rules: CellRules) -> Conver
     """Converts a ``binary`` or ``string`` array to ``arrow_type(column)``."""
     text = _decoded(cells)
     values = text.values
-    converted = _split(values, column, rules) if column.many else _convert_scalars(values, column.type, rules)
+    converted = _split(values, column, rules) if column.many else _convert_scalars(values, column, rules)
     return Converted(converted.values, converted.bad | text.bad)
 
 
@@ -132,24 +133,30 @@ def parse_float(text: str, rules: CellRules) -> float | None:
     )
 
 
-def parse_time(text: str, rules: CellRules) -> float | None:
+def parse_time(text: str, rules: CellRules, time_format: str = ISO) -> float | None:
     """Parses one TIME cell to seconds since 1970 UTC; returns None if it is missing.
 
     Raises:
-        RejectedCell: the cell is not an ISO 8601 time.
+        RejectedCell: the cell is not a time in this format.
     """
     cell = text.strip()
     if _is_missing(cell, rules):
         return None
-    value = parse_iso_time(cell)
+    value = parse_time_text(cell, time_format)
     if value is None:
-        raise RejectedCell(not_a_time_reason(text))
+        raise RejectedCell(not_a_time_reason(text, time_format))
     return value
 
 
-def not_a_time_reason(received: object) -> str:
+def not_a_time_reason(received: object, time_format: str = ISO) -> str:
     """Returns the reason for rejecting a malformed TIME cell."""
-    hint = "write it like 2024-05-01 or 2024-05-01T12:30:00Z; where times are numbers, set `time_format: number`"
+    if time_format == ISO:
+        otherwise = "where times are numbers, set `time_format: number`"
+    elif time_format in EPOCH_UNITS:
+        otherwise = f"it is read as {time_format} since 1970: set `time_format` to how the times are written"
+    else:
+        otherwise = f'it is read by `time_format: "{time_format}"`; set that to how the times are written'
+    hint = f"write it like {time_example(time_format)}; {otherwise}"
     return rejection_reason(NOT_TIME, f"received {shorten(received)}", hint)
 
 
@@ -238,17 +245,18 @@ def _split(text: pa.Array, column: RawColumn, rules: CellRules) -> Converted:
     whole = pc.if_else(pc.is_in(text, value_set=rules.missing), "", text.fill_null(""))
     if column.brackets:
         elements, lengths, unbracketed = split_brackets(whole, column.delimiter)
-        converted = regroup(_convert_scalars(elements, column.type, rules), lengths, column)
+        converted = regroup(_convert_scalars(elements, column, rules), lengths, column)
         return Converted(
             converted.values,
             converted.bad | {int(row): not_in_brackets_reason(text[row].as_py()) for row in unbracketed},
         )
     parts = pc.split_pattern(whole, column.delimiter)
     lengths = pc.list_value_length(parts).to_numpy().astype(np.int64)
-    return regroup(_convert_scalars(parts.flatten(), column.type, rules), lengths, column)
+    return regroup(_convert_scalars(parts.flatten(), column, rules), lengths, column)
 
 
-def _convert_scalars(text: pa.Array, kind: ValueType, rules: CellRules) -> Converted:
+def _convert_scalars(text: pa.Array, column: RawColumn, rules: CellRules) -> Converted:
+    kind = column.type
     if kind is ValueType.TEXT:
         return Converted(_nulled(text, rules.missing))
     trimmed = _nulled(pc.ascii_trim_whitespace(text), rules.missing)
@@ -256,8 +264,9 @@ def _convert_scalars(text: pa.Array, kind: ValueType, rules: CellRules) -> Conve
         integers = _cast(trimmed, pa.int64()) or _whole_floats(trimmed)
         return Converted(integers) if integers is not None else _one_by_one(text, pa.int64(), parse_integer, rules)
     if kind is ValueType.TIME:
-        times = cast_iso_times(trimmed)
-        return Converted(times) if times is not None else _one_by_one(text, pa.float64(), parse_time, rules)
+        times = cast_times(trimmed, column.time_format)
+        parse = partial(parse_time, time_format=column.time_format)
+        return Converted(times) if times is not None else _one_by_one(text, pa.float64(), parse, rules)
     floats = _cast(trimmed, pa.float64())
     if floats is not None and pc.all(pc.is_finite(floats)).as_py() is not False:
         return Converted(floats)

@@ -6,7 +6,8 @@ declared       accepts, in addition to text in the grammar of :mod:`ziggurat.dat
 INTEGER        integers, whole floats and decimals, booleans as 0 and 1; timestamps, dates, times and durations as
                **microseconds** (since 1970 UTC for timestamps and dates; finer parts are truncated)
 FLOAT          all of these, and fractions
-TIME           timestamps and dates, as seconds since 1970 UTC; finer parts than microseconds are truncated
+TIME           timestamps and dates, as seconds since 1970 UTC; finer parts than microseconds are truncated; numbers,
+               where the column's time format is a unit since 1970 or a pattern of digits alone
 TEXT           integers, decimals, booleans (``true``), timestamps and dates (ISO 8601); floats are rejected, because
                the number of digits to write would be a guess
 =============  ==========================================================================================
@@ -34,10 +35,11 @@ from ziggurat.data.readers.cells.text import (
     RejectedCell,
     checked_int64,
     convert_text,
+    not_a_time_reason,
     not_finite_reason,
     regroup,
 )
-from ziggurat.data.readers.cells.times import seconds
+from ziggurat.data.readers.cells.times import reads_numbers, seconds, times_of_numbers
 from ziggurat.data.readers.rejection_reasons import rejection_reason
 
 
@@ -60,9 +62,13 @@ def type_mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | Non
             "declare `type: integer` (whole numbers such as 3.0 are accepted) or a number",
         )
     is_time = pt.is_timestamp(kind) or pt.is_date(kind)
-    if column.type is ValueType.TIME and not (_is_text(kind) or is_time or pt.is_null(kind)):
-        return f"holds {kind}, times are declared", "set `time_format: number`"
     is_number = (pt.is_primitive(kind) and not pt.is_interval(kind)) or pt.is_decimal(kind)
+    if column.type is ValueType.TIME and not (_is_text(kind) or is_time or pt.is_null(kind)):
+        counts = (pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind)) and reads_numbers(
+            column.time_format
+        )
+        units = "set `time_format: number`, or name the unit: seconds, milliseconds, microseconds or nanoseconds"
+        return None if counts else (f"holds {kind}, times are declared", units)
     if _is_text(kind) or is_number or pt.is_null(kind):
         return None
     return f"holds {kind}, which is neither a number nor text", f"write it as {column.type}"
@@ -89,7 +95,7 @@ def convert_typed(cells: pa.Array, column: RawColumn, rules: CellRules) -> Conve
         case ValueType.FLOAT:
             return _finite_floats(_plain_number(cells).cast(pa.float64(), safe=False), rules)
         case ValueType.TIME:
-            return Converted(seconds(cells))
+            return _to_times(cells, column.time_format, rules)
         case ValueType.TEXT:
             return Converted(cells.cast(pa.string()))
 
@@ -139,6 +145,19 @@ def _to_integers(cells: pa.Array, rules: CellRules) -> Converted:
     except pa.ArrowInvalid:
         return _one_by_one(cells, pa.int64(), _integer_of)
     return Converted(integers)
+
+
+def _to_times(cells: pa.Array, time_format: str, rules: CellRules) -> Converted:
+    kind = cells.type
+    if pt.is_null(kind) or pt.is_timestamp(kind) or pt.is_date(kind):
+        return Converted(seconds(cells))
+    if pt.is_decimal(kind):
+        cells = cells.cast(pa.float64())
+    if rules.nan_is_missing and pt.is_floating(kind):
+        cells = pc.if_else(pc.is_nan(cells), pa.scalar(None, kind), cells)
+    times = times_of_numbers(cells, time_format)
+    rows = np.flatnonzero(pc.is_nan(times).fill_null(False).to_numpy(zero_copy_only=False))
+    return Converted(times, {int(row): not_a_time_reason(cells[int(row)].as_py(), time_format) for row in rows})
 
 
 def _integer_of(value: Any) -> int:

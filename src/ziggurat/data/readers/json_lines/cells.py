@@ -23,6 +23,7 @@ from ziggurat.data.readers.cells.text import (
     parse_integer,
     parse_time,
 )
+from ziggurat.data.readers.cells.times import ISO, reads_numbers, time_of_number
 from ziggurat.data.readers.rejection_reasons import rejection_reason
 
 WRONG_JSON = "wrong JSON type"
@@ -40,7 +41,7 @@ def convert_json(value: Any, column: RawColumn, rules: CellRules) -> Scalar | li
         RejectedCell: the value is not of the declared type.
     """
     if not column.many:
-        return _scalar(value, column.type, rules)
+        return _scalar(value, column.type, rules, column.time_format)
     if isinstance(value, str):
         value = [] if not value or value in rules.null_values else _elements(value, column)
     elif not isinstance(value, list):
@@ -65,7 +66,7 @@ def _element(value: Any, position: int, kind: ValueType, rules: CellRules) -> Sc
         raise RejectedCell(str(error).replace("received", f"element {position} received", 1)) from None
 
 
-def _scalar(value: Any, kind: ValueType, rules: CellRules) -> Scalar:
+def _scalar(value: Any, kind: ValueType, rules: CellRules, time_format: str = ISO) -> Scalar:
     if value is None:
         return None
     if isinstance(value, list | dict):
@@ -81,11 +82,23 @@ def _scalar(value: Any, kind: ValueType, rules: CellRules) -> Scalar:
         case ValueType.FLOAT:
             return _float(value, rules)
         case ValueType.TIME:
-            if not isinstance(value, str):
-                raise RejectedCell(not_a_time_reason(value))
-            return parse_time(_valid_unicode(value), rules)
+            if isinstance(value, str):
+                return parse_time(_valid_unicode(value), rules, time_format)
+            return _time_of_number(value, time_format)
         case ValueType.TEXT:
             return _text(value, rules)
+
+
+def _time_of_number(value: float, time_format: str) -> float:
+    if isinstance(value, bool) or not reads_numbers(time_format):
+        raise RejectedCell(not_a_time_reason(value, time_format))
+    try:
+        time = time_of_number(value, time_format)
+    except OverflowError:
+        time = None
+    if time is None:
+        raise RejectedCell(not_a_time_reason(value, time_format))
+    return time
 
 
 def _integer(value: str | float, rules: CellRules) -> int | None:

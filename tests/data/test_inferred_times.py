@@ -1,0 +1,116 @@
+"""Which columns are times, and how they are written: found from values, of which some writings are ambiguous."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+
+import polars as pl
+import pytest
+
+from ziggurat.data.inference.columns import ColumnProfile, profile_column
+from ziggurat.data.inference.roles import find_time
+
+HOURS = [datetime(2024, 1, 1) + timedelta(minutes=17 * k) for k in range(4_000)]  # 48 days
+
+
+def profile(name: str, values: list[str] | list[int] | list[float]) -> ColumnProfile:
+    return profile_column(pl.Series(name, values), complete=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("%Y-%m-%dT%H:%M:%SZ", "iso"),
+        ("%Y-%m-%d", "iso"),
+        ("%d/%m/%Y %H:%M", None),
+        ("%m/%d/%Y %H:%M", None),
+        ("%m/%d/%Y %I:%M %p", None),
+        ("%d.%m.%Y", None),
+        ("%d.%m.%Y %H:%M:%S,%f", None),
+        ("%d-%m-%y", None),
+        ("%y-%m-%d", None),
+        ("%Y/%m/%d %H:%M:%S", None),
+        ("%b %d, %Y", None),
+        ("%d %B %Y, %H:%M", "%d %b %Y, %H:%M"),
+        ("%a %b %d %H:%M:%S +0000 %Y", "%a %b %d %H:%M:%S %z %Y"),
+        ("[%d/%b/%Y:%H:%M:%S +0200]", "[%d/%b/%Y:%H:%M:%S %z]"),
+        ("%Y%m%d %H:%M", None),
+        ("%Y%m%d", None),
+        ("%y%m%d%H", None),
+        ("%Y%m%d%H%M%S", None),
+        ("%m/%Y", None),
+    ],
+)
+@pytest.mark.parametrize("name", ["ts", "x"])
+def test_the_writing_is_found_whatever_the_name(written: str, found: str | None, name: str) -> None:
+    guess = profile(name, [time.strftime(written) for time in HOURS])
+    assert guess.time_format == (found or written)
+    assert guess.time_note
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+def test_the_unit_of_numbers_is_found(unit: int) -> None:
+    names = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}
+    values = [int(time.timestamp()) * unit for time in HOURS]
+    assert profile("time", values).time_format == names[unit]
+    assert profile("x", values).time_format == names[unit]  # they grow with the rows
+    random.Random(0).shuffle(values)
+    assert profile("time", values).time_format == names[unit]
+    assert profile("x", values).time_format is None
+
+
+def test_where_no_value_decides_the_neighbours_do() -> None:
+    first_days = [time for time in HOURS if time.day <= 12]
+    for written, other in (("%d/%m/%Y", "%m/%d/%Y"), ("%m/%d/%Y", "%d/%m/%Y")):
+        found = profile("date", [time.strftime(written) for time in first_days])
+        assert found.time_format == written
+        assert found.time_note.endswith(
+            f"; {other} would read every value too, but then neighbouring rows would lie further apart: check this"
+        )
+
+
+def test_where_nothing_decides_that_is_said() -> None:
+    same = ["01/01/2024", "02/02/2024", "03/03/2024"] * 50
+    found = profile("date", same)
+    assert found.time_format == "%m/%d/%Y"  # with slashes, month first is the commoner
+    assert found.time_note.endswith("; %d/%m/%Y would read every value too, and nothing decides: check this")
+    assert profile("date", [each.replace("/", ".") for each in same]).time_format == "%d.%m.%Y"
+
+
+def test_other_columns_are_no_times() -> None:
+    draw = random.Random(0)
+    columns: dict[str, list[str] | list[int] | list[float]] = {
+        "id": [14_102_100 + k % 24 for k in range(4_000)],  # the digits of one day's hours, and no name
+        "code": [20_000_000 + 7 * k for k in range(4_000)],
+        "phone": [draw.randrange(10**9, 2 * 10**9) for _ in range(4_000)],
+        "order": [1_500_000_000 + k for k in range(4_000)],
+        "zip": [f"{draw.randrange(10_000, 99_999)}" for _ in range(4_000)],
+        "price": [f"{draw.random() * 3000:.2f}" for _ in range(4_000)],
+        "version": [f"1.{draw.randrange(9)}.{draw.randrange(9)}" for _ in range(400)],
+        "title": [f"Film {k} The {k * 7}" for k in range(300)],
+        "size": [f"{draw.randrange(1, 12)}/{draw.randrange(1, 12)}" for _ in range(300)],
+        "length": [f"{draw.randrange(10, 20)}:{draw.randrange(10, 59)}" for _ in range(300)],
+        "ip": [".".join(str(draw.randrange(1, 12)) for _ in range(4)) for _ in range(300)],
+        "day": [1 + k % 31 for k in range(300)],
+        "year": [1990 + k % 31 for k in range(300)],
+    }
+    assert {name: found for name, cells in columns.items() if (found := profile(name, cells).time_format)} == {}
+    assert profile("hour", [14_102_100 + k % 24 for k in range(4_000)]).time_format == "%y%m%d%H"  # by its name
+
+
+def test_typed_times() -> None:
+    stamps = profile_column(pl.Series("x", HOURS), complete=True)
+    assert (stamps.time_format, stamps.time_note) == ("iso", "the file holds timestamps")
+    lengths = profile_column(pl.Series("x", [timedelta(seconds=k) for k in range(9)]), complete=True)
+    assert (lengths.time_format, lengths.numeric) == (None, True)
+
+
+def test_the_time_of_the_row_is_the_one_named_so() -> None:
+    birth = profile("birth_date", [(time - timedelta(days=9_000)).strftime("%d.%m.%Y") for time in HOURS])
+    shown = profile("shown", [time.strftime("%d.%m.%Y %H:%M") for time in HOURS])
+    at = profile("created_at", [time.strftime("%b %d, %Y") for time in HOURS])
+    gaps = profile("ts", [time.strftime("%d.%m.%Y") if time.minute else "" for time in HOURS])
+    assert find_time([birth, gaps, shown]) is shown
+    assert find_time([birth, shown, at]) is at
+    assert find_time([birth, gaps]) is None
