@@ -87,7 +87,7 @@ CASES = {
 
 def run(context: Context) -> Result:
     figures: list[Figure] = []
-    for name, case in CASES.items():
+    for name, case in list(CASES.items())[: 1 if context.quick else None]:
         with tempfile.TemporaryDirectory(dir=context.cache, prefix="parity-") as scratch:
             figures += _compared(name, case, Path(scratch), context)
     notes = (
