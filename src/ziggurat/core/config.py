@@ -77,7 +77,8 @@ def established_values(config: Config) -> dict[str, Any]:
         value = getattr(config, name)
         if name in config.NEWER and value == field.get_default(call_default_factory=True, validated_data={}):
             continue
-        values[name] = _established(value, plain[name])
+        key = field.alias or name
+        values[key] = _established(value, plain[key])
     return values
 
 

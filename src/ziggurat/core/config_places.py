@@ -70,7 +70,8 @@ def without_tags(values: Any, location: Sequence[str | int]) -> list[str | int]:
 
 def keys_at(kind: type[pydantic.BaseModel], location: Sequence[str | int], values: Any = None) -> list[str]:
     """Returns the keys that the config classes at ``location`` accept, sorted."""
-    return sorted({key for candidate in classes_at(kind, location, values) for key in candidate.model_fields})
+    candidates = classes_at(kind, location, values)
+    return sorted({field.alias or key for each in candidates for key, field in each.model_fields.items()})
 
 
 def tags_at(kind: type[pydantic.BaseModel], location: Sequence[str | int], discriminator: str) -> list[str]:

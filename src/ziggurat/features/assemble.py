@@ -18,23 +18,28 @@ from ziggurat.features.config import (
     CategoricalFeature,
     FeatureConfig,
     IdFeature,
+    InputFeature,
     NumericFeature,
     SequenceFeature,
     Targets,
 )
 from ziggurat.features.encoders.encoder import MISSING_ROW, Ids
+from ziggurat.features.time_inputs import inputs_of
 
 IdArray = npt.NDArray[np.int32 | np.int64]
 
 
-def encoded_schema(features: Sequence[FeatureConfig], targets: Targets, table_rows: Mapping[str, int]) -> Schema:
+def encoded_schema(
+    configured: Sequence[FeatureConfig | InputFeature], targets: Targets, table_rows: Mapping[str, int]
+) -> Schema:
     """Returns the schema of a dataset.
 
     Args:
-        features: the features of the config.
+        configured: the features of the config, or the inputs that they become.
         targets: labels, weight, group and time.
         table_rows: number of rows of each table, including the tables of bucketised numbers.
     """
+    features = inputs_of(configured)
     dense = tuple(f.name for f in features if isinstance(f, NumericFeature) and not f.bucketised)
     tables = {
         f.name: f.name if isinstance(f, NumericFeature) else f.table_name for f in features if f.name not in dense

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from ziggurat.core.errors import DataError, shorten
 from ziggurat.data.readers.arrow_compute import pc
-from ziggurat.features.config import BagFeature, FeatureConfig, SequenceFeature
+from ziggurat.features.config import BagFeature, InputFeature, SequenceFeature
 
 
-def check_brackets(table: pa.Table, features: Sequence[FeatureConfig]) -> None:
+def check_brackets(table: pa.Table, features: Sequence[InputFeature]) -> None:
     """Rejects a bag or sequence of texts in which every cell is a list in brackets, unless ``brackets`` is set.
 
     Args:

@@ -23,6 +23,7 @@ from ziggurat.features.columns import numbers, plain
 from ziggurat.features.config import CategoricalFeature, LabelConfig, Targets
 from ziggurat.features.error_hints import with_hints
 from ziggurat.features.tables import TableEncoding
+from ziggurat.features.time_inputs import TimeId
 
 pc: Any = pyarrow.compute  # its functions are generated at import, so type checkers do not know them
 
@@ -149,6 +150,8 @@ def _invalid_ids(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_
         if valid is None:
             continue
         for feature in encoding.features:
+            if isinstance(feature, TimeId):
+                continue  # its ids are made here, and always valid
             column = table.column(feature.source_column)
             if isinstance(feature, CategoricalFeature):
                 outside = _outside(column, valid)

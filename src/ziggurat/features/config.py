@@ -17,7 +17,7 @@ from ziggurat.core.schema import ValueType, duplicates
 from ziggurat.core.tables import Pooling
 from ziggurat.data.encoded.dataset import BLOCK_ROWS
 from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
-from ziggurat.data.readers.cells.times import checked_time_format
+from ziggurat.data.readers.cells.times import checked_time_format, holds_hours
 from ziggurat.data.readers.source import SourceConfig
 from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.negatives_config import NegativesConfig
@@ -298,7 +298,76 @@ class SequenceFeature(_ManyFeature):
         return self
 
 
+class TimeFeature(_Feature):
+    """A part of a time. :mod:`ziggurat.features.time_inputs` says which inputs of the model it becomes."""
+
+    model_config = pydantic.ConfigDict(serialize_by_alias=True)
+
+    kind: Literal["time"] = "time"
+    part: Literal["hour", "weekday", "day", "month", "age"]
+    """``hour`` of the day, ``weekday``, ``day`` of the month, ``month``, all in UTC; ``age``: days since the first
+    training row, standardised over the training rows and clipped to their range."""
+    encoding: Literal["cyclical", "categorical"] | None = pydantic.Field(default=None, alias="as")
+    """``cyclical`` (the default): sine and cosine, two numbers NAME_sin and NAME_cos. ``categorical``: one id, with a
+    table of its own. Not for ``age``, which is one number."""
+    format: TimeFormat | None = None
+    """How the column's times are written, as in ``data.time_format``; that is the default for the column data.time."""
+
+    @property
+    def time_format(self) -> str:
+        """The format, which an experiment has set."""
+        assert self.format is not None, self.name
+        return self.format
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _no_other_encoding(cls, values: Any) -> Any:
+        given = cast("Mapping[str, Any]", values) if isinstance(values, Mapping) else {}
+        for key in ("encoder", "transforms", "type", "table"):
+            if key in given:
+                raise ValueError(f"{key}: a time feature takes none; `as: cyclical` or `as: categorical` encodes it")
+        return values
+
+    @pydantic.model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.part == "age" and self.encoding is not None:
+            raise ValueError(f"as: received {self.encoding!r}, but the age is one standardised number: leave `as` out")
+        if self.format == "number":
+            raise ValueError(NO_UNIT)
+        if self.part == "hour" and self.format is not None and not holds_hours(self.format):
+            raise ValueError(f"part: the format {self.format!r} has no hours; every row would be at midnight")
+        return self
+
+    def resolved(self, time: str | None, time_format: str) -> TimeFeature:
+        """Returns the feature with its format, which the column data.time has from data.time_format.
+
+        Raises:
+            ValueError: the format is not known, or lacks what the feature needs.
+        """
+        if self.format is not None:
+            return self
+        if self.source_column != time:
+            raise ValueError(
+                f"feature {self.name!r}: say how the times of column {self.source_column!r} are written, for example "
+                "format: iso; only that of data.time is known from data.time_format"
+            )
+        try:
+            return TimeFeature.model_validate({**self.model_dump(), "format": time_format})
+        except pydantic.ValidationError as error:
+            message = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+            raise ValueError(f"feature {self.name!r}: {message}") from None
+
+
+NO_UNIT = (
+    "the format `number` does not say what the numbers count: set data.time_format, or the feature's format, to "
+    "seconds, milliseconds, microseconds, nanoseconds, or a pattern"
+)
+
+
 IdFeature = CategoricalFeature | BagFeature | SequenceFeature
+InputFeature = NumericFeature | IdFeature
+"""A feature that is an input of the model as it stands."""
 FeatureConfig = Annotated[
-    NumericFeature | CategoricalFeature | BagFeature | SequenceFeature, pydantic.Field(discriminator="kind")
+    NumericFeature | CategoricalFeature | BagFeature | SequenceFeature | TimeFeature,
+    pydantic.Field(discriminator="kind"),
 ]

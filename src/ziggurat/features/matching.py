@@ -27,6 +27,7 @@ from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.saved_transform import TRANSFORM_FILE, SavedTransform
 from ziggurat.features.tables import resolve_tables
+from ziggurat.features.time_inputs import inputs_of
 from ziggurat.features.versions import DAMAGED
 
 Rows = npt.NDArray[np.int64]
@@ -74,7 +75,7 @@ class FittedTables:
         self._folder = folder
         self._tables = resolve_tables(features)
         self._saved = SavedTransform.open(folder, checksum)
-        chains = {feature.name for feature in features if isinstance(feature, NumericFeature)}
+        chains = {feature.name for feature in inputs_of(features) if isinstance(feature, NumericFeature)}
         if {*self._saved.tables()} != self._tables.keys() or self._saved.chains.keys() != chains:
             raise DAMAGED.of(folder / TRANSFORM_FILE, "was fitted for other features than those of the config")
 

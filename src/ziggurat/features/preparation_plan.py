@@ -13,11 +13,12 @@ from ziggurat.core.config import established_values
 from ziggurat.core.hashing import HASH_VERSION
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.encoded.manifest import CONTENT_VERSION
-from ziggurat.features.config import DataConfig, FeatureConfig, IdFeature, NumericFeature, Targets
+from ziggurat.features.config import DataConfig, FeatureConfig, IdFeature, InputFeature, NumericFeature, Targets
 from ziggurat.features.encoders.vocabulary import VOCABULARY_VERSION
 from ziggurat.features.numeric.chain import CHAIN_VERSION
 from ziggurat.features.raw_schema import raw_schema
 from ziggurat.features.tables import TableEncoding, resolve_tables
+from ziggurat.features.time_inputs import inputs_of
 
 _MAX_THREADS = 8
 
@@ -28,7 +29,8 @@ class Preparation:
 
     Attributes:
         data: the ``data`` section of the config.
-        features: the features of the config.
+        configured: the features of the config.
+        features: the inputs of the model, which time features become several of.
         schema: the raw columns to read.
         tables: the encodings of the id features' tables.
         fingerprint: fingerprint of configs, raw files and format versions; preparations with the same one are equal.
@@ -36,7 +38,8 @@ class Preparation:
     """
 
     data: DataConfig
-    features: tuple[FeatureConfig, ...]
+    configured: tuple[FeatureConfig, ...]
+    features: tuple[InputFeature, ...]
     schema: RawSchema
     tables: dict[str, TableEncoding]
     fingerprint: str
@@ -57,7 +60,8 @@ class Preparation:
         tables = resolve_tables(features)
         return cls(
             data=data,
-            features=tuple(features),
+            configured=tuple(features),
+            features=inputs_of(features),
             schema=raw_schema(data, features),
             tables=tables,
             fingerprint=fingerprint(data, features, sources, tables),

@@ -20,6 +20,7 @@ from ziggurat.features.config import (
     NumericFeature,
     SequenceFeature,
     Targets,
+    TimeFeature,
 )
 from ziggurat.features.tables import resolve_tables
 
@@ -88,7 +89,9 @@ def columns_for(
 def _feature_uses(features: Sequence[FeatureConfig]) -> Iterable[_Use]:
     for feature in features:
         user = f"feature {feature.name!r}"
-        if isinstance(feature, NumericFeature):
+        if isinstance(feature, TimeFeature):
+            yield _Use(feature.source_column, user, _TIME, time_format=feature.time_format)
+        elif isinstance(feature, NumericFeature):
             yield _Use(feature.source_column, user, _NUMBER)
         else:
             many = isinstance(feature, BagFeature | SequenceFeature)

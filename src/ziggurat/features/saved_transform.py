@@ -29,6 +29,7 @@ from ziggurat.features.encoders.files import (
 )
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.tables import resolve_tables
+from ziggurat.features.time_inputs import inputs_of
 from ziggurat.features.versions import DAMAGED, check_version
 
 TRANSFORM_VERSION = 2
@@ -252,7 +253,7 @@ def _chains(stored: _Stored, configs: _Configs, path: Path) -> dict[str, Numeric
     Raises:
         DataError: there is not one for each numeric feature, or one is not as it was fitted.
     """
-    numeric = {feature.name: feature for feature in configs.features if isinstance(feature, NumericFeature)}
+    numeric = {feature.name: feature for feature in inputs_of(configs.features) if isinstance(feature, NumericFeature)}
     if numeric.keys() != stored.chains.keys():
         raise DAMAGED.of(path, f"has chains for {sorted(stored.chains)}, its numeric features are {sorted(numeric)}")
     chains: dict[str, NumericChain] = {}

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ziggurat.core.errors import ConfigError, InvalidSection
 from ziggurat.core.schema import ValueType, duplicates
-from ziggurat.features.config import FeatureConfig, IdFeature, NumericFeature
+from ziggurat.features.config import FeatureConfig, IdFeature, InputFeature, NumericFeature
 from ziggurat.features.encoders.encoder import EncoderSettings
 from ziggurat.features.encoders.vocabulary import VocabularyConfig
+from ziggurat.features.time_inputs import inputs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class TableEncoding:
     features: tuple[IdFeature, ...]
 
 
-def resolve_tables(features: Sequence[FeatureConfig]) -> dict[str, TableEncoding]:
+def resolve_tables(features: Sequence[FeatureConfig | InputFeature]) -> dict[str, TableEncoding]:
     """Returns the encoding of each table, by name, in order of first use; bucketised numbers need no encoding.
 
     Raises:
@@ -37,16 +38,17 @@ def resolve_tables(features: Sequence[FeatureConfig]) -> dict[str, TableEncoding
     """
     if not features:
         raise ConfigError("features: none are given", "list at least one feature")
-    twice = duplicates(feature.name for feature in features)
+    inputs = inputs_of(features)
+    twice = duplicates(feature.name for feature in inputs)
     if twice:
         raise ConfigError(
             f"features: the name {twice[0]!r} is used twice", "rename one, and name its column with `column`"
         )
     members: dict[str, list[IdFeature]] = {}
-    for feature in features:
+    for feature in inputs:
         if not isinstance(feature, NumericFeature):
             members.setdefault(feature.table_name, []).append(feature)
-    for feature in features:
+    for feature in inputs:
         if isinstance(feature, NumericFeature) and feature.bucketised and feature.name in members:
             other = members[feature.name][0].name
             raise ConfigError(

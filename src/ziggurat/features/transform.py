@@ -33,6 +33,7 @@ from ziggurat.features.preparation_plan import dataset_settings
 from ziggurat.features.raw_schema import columns_for
 from ziggurat.features.saved_transform import SavedTransform, save_transform
 from ziggurat.features.tables import resolve_tables
+from ziggurat.features.time_inputs import inputs_of, with_time_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Transform:
 
     Attributes:
         schema: schema of the encoded columns.
+        features: the features of the config.
+        inputs: the inputs of the model, which time features become several of.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Transform:
         encoders: Mapping[str, Encoder],
     ) -> None:
         self.features = tuple(features)
+        self.inputs = inputs_of(features)
         self.targets = targets
         self.chains = dict(chains)
         self.encoders = dict(encoders)
@@ -89,10 +93,11 @@ class Transform:
             PartFailed: an encoder from outside the package raised an exception of its own.
         """
         checked = check_rows(block, self.targets if labelled else None, self._tables)
+        raw_columns = with_time_columns(checked.table, self.inputs)
         encoded: dict[str, tuple[pa.Array, Codes]] = {}
         columns: dict[str, pa.Array] = {}
-        for feature in self.features:
-            raw = checked.table.column(feature.source_column)
+        for feature in self.inputs:
+            raw = raw_columns.column(feature.source_column)
             if isinstance(feature, NumericFeature):
                 columns[feature.name] = numeric_column(self.chains[feature.name].apply(numbers(raw)))
                 continue

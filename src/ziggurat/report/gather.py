@@ -21,6 +21,7 @@ from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.negatives_config import protocol
 from ziggurat.features.numeric.steps import Bucketise
 from ziggurat.features.preparation.own_ids import leak_warnings
+from ziggurat.features.time_inputs import TimeId
 from ziggurat.features.transform import Transform
 from ziggurat.interactions.block import Block, known_flops
 from ziggurat.interactions.counted_flops import FlopsUnknown
@@ -258,9 +259,11 @@ def _slices(metrics: MetricSet, transform: Transform) -> list[SliceRow]:
 
 def _value(transform: Transform, name: str, encoded: int) -> str:
     """Decodes a feature's id to the value that is shown to the reader."""
-    feature = next(feature for feature in transform.features if feature.name == name)
+    feature = next(feature for feature in transform.inputs if feature.name == name)
     if isinstance(feature, NumericFeature):
         return _interval(transform.chains[name].steps[-1], encoded)
+    if isinstance(feature, TimeId):
+        return feature.describe(encoded)
     encoder = transform.encoders[feature.table_name]
     if encoded == 0:
         return "missing"

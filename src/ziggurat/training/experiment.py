@@ -6,7 +6,7 @@ import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pydantic
 from pydantic.json_schema import GenerateJsonSchema
@@ -30,9 +30,13 @@ from ziggurat.features.config import (
     CategoricalFeature,
     DataConfig,
     FeatureConfig,
+    InputFeature,
     NumericFeature,
     SequenceFeature,
+    TimeFeature,
 )
+from ziggurat.features.tables import resolve_tables
+from ziggurat.features.time_inputs import inputs_of
 from ziggurat.models.build import ModelConfig, model_dims
 from ziggurat.models.deepfm import DeepFM
 from ziggurat.optim.dense import DenseOptimizerConfig
@@ -71,6 +75,18 @@ class Experiment(Config):
     planning: PlanningConfig = PlanningConfig()
     """Placement of embedding tables on ranks."""
 
+    @pydantic.model_validator(mode="after")
+    def _formats_of_times(self) -> Self:
+        """Sets the formats of time features, for which data.time_format is the default."""
+        if any(isinstance(feature, TimeFeature) and feature.format is None for feature in self.features):
+            time, written = self.data.time, self.data.time_format
+            resolved = [
+                feature.resolved(time, written) if isinstance(feature, TimeFeature) else feature
+                for feature in self.features
+            ]
+            object.__setattr__(self, "features", tuple(resolved))
+        return self
+
     def check(self) -> None:
         """Checks the sections against each other, and that the model can be built on the features.
 
@@ -79,13 +95,14 @@ class Experiment(Config):
         Raises:
             ConfigError: a value is not possible; the message names the key, the value and the possible values.
         """
-        slices = [feature.name for feature in self.features if _has_one_id(feature)]
+        slices = [feature.name for feature in inputs_of(self.features) if _has_one_id(feature)]
         for name in self.evaluation.slices:
             if name not in slices:
                 close = nearest(name, slices)
                 hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(slices) or 'none'}"
                 raise ConfigError(f"evaluation.slices: {name!r} is no feature with one id a row; {hint}")
         self._check_monitor()
+        resolve_tables(self.features)  # names each input once
         layout = self.layout(encoded_schema(self.features, self.data.targets, defaultdict(lambda: 1)))
         if self.training.warm_start is not None:
             self.training.warm_start.check([table.name for table in layout.tables])
@@ -200,7 +217,7 @@ def parse_experiment(text: bytes, path: Path) -> Experiment:
     return parse_config(Experiment, cast("dict[str, Any]", values), str(path))
 
 
-def _has_one_id(feature: FeatureConfig) -> bool:
+def _has_one_id(feature: InputFeature) -> bool:
     return isinstance(feature, CategoricalFeature) or (isinstance(feature, NumericFeature) and feature.bucketised)
 
 

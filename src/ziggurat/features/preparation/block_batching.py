@@ -24,6 +24,7 @@ from ziggurat.features.preparation.journal import JournalEntry
 from ziggurat.features.preparation.parts import StagedPart, narrow
 from ziggurat.features.preparation.splitting import sampling_columns, split_columns
 from ziggurat.features.preparation_plan import Preparation
+from ziggurat.features.time_inputs import with_time_columns
 
 PART_ROWS = 131_072
 PART_BYTES = 64 * 2**20
@@ -95,7 +96,7 @@ def read_parts(
             check_brackets(block.table, plan.features)
         checked = check_rows(block, plan.targets, plan.tables)
         splits = split_columns(plan.data.split, item.split, block, checked)
-        part.tables.append(checked.table)
+        part.tables.append(with_time_columns(checked.table, plan.features))
         part.targets.append({**checked.targets, **splits, **sampling_columns(plan.data.negatives, checked)})
         part.bad.extend(checked.bad)
         done_bytes = bytes_before(source, block.file) + block.source_bytes

@@ -19,7 +19,7 @@ from ziggurat.data.encoded.dataset import DatasetWriter
 from ziggurat.data.encoded.manifest import SPLITS, Split
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.assemble import id_column, numeric_column, target_columns
-from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
+from ziggurat.features.config import InputFeature, NumericFeature, Targets
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation.parts import IdFile, StagedParts
 from ziggurat.features.preparation.workers import workers
@@ -101,7 +101,7 @@ def to_batches(futures: list[Future[dict[Split, Columns]]]) -> dict[Split, pa.Re
 
 
 def _encode_feature(
-    feature: FeatureConfig, parts: StagedParts, part: int, rows_of: RowsOfSplits, chains: Chains, id_files: IdFiles
+    feature: InputFeature, parts: StagedParts, part: int, rows_of: RowsOfSplits, chains: Chains, id_files: IdFiles
 ) -> dict[Split, Columns]:
     column = feature.source_column
     if isinstance(feature, NumericFeature):

@@ -77,7 +77,7 @@ def fit(
         else:
             numbers.append(fitted)
     fitted_numbers = _merge_in_order(plan, numbers)
-    checksum = save_transform(encoders, plan.features, plan.targets, fitted_numbers.chains)
+    checksum = save_transform(encoders, plan.configured, plan.targets, fitted_numbers.chains)
     progress.finish(f"{len(plan.features)} features")
     _report_implicit_fills(fitted_numbers, progress)
     written = {(column, each.table.name): file for each in tables for column, file in each.id_files.items()}

@@ -160,7 +160,7 @@ def _is_prepared(folder: Path, plan: Preparation) -> bool:
             f"{folder}: contains a dataset prepared from another config, other files or by another version",
             "prepare into another folder, or delete this one",
         )
-    check_outside_encoders(folder / ENCODERS, plan.features)
+    check_outside_encoders(folder / ENCODERS, plan.configured)
     return True
 
 

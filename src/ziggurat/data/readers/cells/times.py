@@ -82,6 +82,11 @@ def cast_times(text: pa.Array, time_format: str) -> pa.Array | None:
     return cast_pattern_times(text, time_pattern(time_format))
 
 
+def holds_hours(time_format: str) -> bool:
+    """Whether times of this format may have a time of day."""
+    return "%" not in time_format or time_pattern(time_format).has_hours
+
+
 def reads_numbers(time_format: str) -> bool:
     """Whether typed numbers can be times of this format: counts since 1970, or digits such as 20240501."""
     return time_format in EPOCH_UNITS or (time_format != ISO and time_pattern(time_format).digits is not None)
