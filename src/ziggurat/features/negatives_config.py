@@ -30,7 +30,7 @@ class _SampledNegatives(Config):
     """Seed of the draws; the same log and seed give the same negatives."""
 
     def count(self, split: Split) -> int:
-        """Returns the number of negatives for each positive of a split."""
+        """Returns the number of negatives that preparation samples for each positive of a split."""
         return self.per_positive if split == SPLITS[0] or self.evaluation is None else self.evaluation
 
 
@@ -56,7 +56,26 @@ class PopularityNegatives(_SampledNegatives):
         return f"by popularity to the power of {self.power:g}"
 
 
-NegativesConfig = Annotated[UniformNegatives | PopularityNegatives, pydantic.Field(discriminator="name")]
+class InBatchNegatives(_SampledNegatives):
+    """In training, the items of other rows of the batch, which are as frequent as they are popular.
+
+    Held-out rows get uniform negatives at preparation. A batch of ``training.batch_size`` rows has ``per_positive``
+    negatives for each row that is read. User and item must be categorical features.
+    """
+
+    name: Literal["in_batch"] = "in_batch"
+
+    @property
+    def distribution(self) -> str:
+        return "uniformly"
+
+    def count(self, split: Split) -> int:
+        return 0 if split == SPLITS[0] else super().count(split)
+
+
+NegativesConfig = Annotated[
+    UniformNegatives | PopularityNegatives | InBatchNegatives, pydantic.Field(discriminator="name")
+]
 
 
 def protocol(negatives: NegativesConfig) -> str:

@@ -31,6 +31,7 @@ from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.batch_source import training_loader
 from ziggurat.training.checkpointing import Checkpointing
+from ziggurat.training.in_batch_negatives import rows_read, with_negatives
 from ziggurat.training.loss import LossWindow
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run_folder.metrics_log import MetricsLog, NoMetricsLog, open_metrics_log, resume_note
@@ -71,14 +72,14 @@ class Trainer:
         local = Loader(
             dataset.split("train"),
             dataset.schema,
-            config.batch_size,
+            rows_read(config.batch_size, run.experiment.data.negatives, self.world.size),
             shuffle=True,
             seed=config.seed,
             prefetch=prefetch,
             rank=self.world.rank,
             world_size=self.world.size,
         )
-        self.loader = training_loader(local, dataset, config, progress)
+        self.loader = with_negatives(training_loader(local, dataset, config, progress), run.experiment, dataset)
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = run.experiment.optimizer.build(recommender.dense_parameters())
         last = on_first_rank(run.checkpoints.last)

@@ -14,6 +14,7 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import Assignment
+from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation.cluster import Cluster, check_visible
 from ziggurat.features.preparation.numeric_fitting import (
@@ -62,7 +63,8 @@ def fit(
         DataError: a label has only one class among the training rows, or all their weights are 0.
     """
     check_weights(plan.targets, parts, assignments, plan.data.source.files)
-    rates = label_rates(plan.targets, parts, assignments, plan.data.source.files)
+    only_ones = plan.data.negative_label if isinstance(plan.data.negatives, InBatchNegatives) else None
+    rates = label_rates(plan.targets, parts, assignments, plan.data.source.files, only_ones)
     shutil.rmtree(encoders, ignore_errors=True)
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
     id_files = {pair: staging / f"ids.{number:05d}.arrow" for number, pair in enumerate(sorted(columns))}

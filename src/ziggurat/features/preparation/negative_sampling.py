@@ -58,7 +58,7 @@ class NegativeSampler:
         Returns:
             int64 (R, K): positions in the pool; :data:`NO_ITEM` at the end of rows whose user has too few other items.
         """
-        step = max(1, _CHUNK_DRAWS // count)
+        step = max(1, _CHUNK_DRAWS // max(count, 1))
         chunks = [
             self._draw(self._user_numbers(users_R[start : start + step]), rows_R[start : start + step], count)
             for start in range(0, len(rows_R), step)

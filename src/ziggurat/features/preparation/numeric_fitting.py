@@ -108,7 +108,11 @@ def check_weights(
 
 
 def label_rates(
-    targets: Targets, parts: StagedParts, assignments: Sequence[Assignment], files: Sequence[str]
+    targets: Targets,
+    parts: StagedParts,
+    assignments: Sequence[Assignment],
+    files: Sequence[str],
+    only_ones: str | None = None,
 ) -> dict[str, dict[str, float]]:
     """Returns the share of ones of each label in each split, as label -> split -> share; NaN for a split without rows.
 
@@ -117,6 +121,7 @@ def label_rates(
         parts: the staged parts.
         assignments: the split of each row, for each part.
         files: names of the raw files, for the message.
+        only_ones: a label that may have no zeros among the training rows, as batches get them in training.
 
     Raises:
         DataError: a label has only one class among the training rows.
@@ -131,7 +136,7 @@ def label_rates(
             ones[number] += np.bincount(assignment, weights=values, minlength=len(SPLITS)).astype(np.int64)
     for name, label_ones in zip(names, ones, strict=True):
         positive, negative = int(label_ones[TRAIN]), int(rows[TRAIN] - label_ones[TRAIN])
-        if positive == 0 or negative == 0:
+        if positive == 0 or (negative == 0 and name != only_ones):
             raise DataError(
                 f"{', '.join(files)}: label {name!r}: only one class in the training rows: {negative:,} zeros, "
                 f"{positive:,} ones",
