@@ -261,7 +261,9 @@ class EmbeddingLookup(nn.Module):
     def state_slices(self) -> list[TensorSlice]:
         """Returns this rank's optimizer states, named ``table/state``; live, not copies."""
         tensor_slices = (
-            list(map(self._row_order.with_row_ids, self.sharded.states())) if self.sharded is not None else []
+            [*map(self._row_order.with_row_ids, self.sharded.states()), *self.sharded.steps()]
+            if self.sharded is not None
+            else []
         )
         for table in self._replicated():
             counted = {"steps": table.steps} if table.spec.optimizer["name"] == "adam" else {}

@@ -34,6 +34,7 @@ from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchang
 from ziggurat.embeddings.dirty_rows import OffloadedShard, TrackedShard, tensors_of, track_kernel
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
+from ziggurat.embeddings.kernel_steps import count_steps
 from ziggurat.embeddings.local_input import keep_ids_local
 from ziggurat.embeddings.offload import AnnouncedBatch, CachedTable, OffloadedTables, OffloadFolder
 from ziggurat.embeddings.torchrec_terms import (
@@ -152,6 +153,7 @@ class ShardedTables(nn.Module):
         self._input_slots: dict[int, SharedSlots] = {}
         try:
             self._shards = list(self._tracked_shards(plan))
+            self._steps = self._counted_steps()
             if not parallel.reduced:
                 self._replace_output_exchange(parallel, device)
             self._base_lr = [float(group["lr"]) for group in self._groups()]
@@ -232,6 +234,11 @@ class ShardedTables(nn.Module):
         for shard in self._shards:
             yield from shard.states.values()
 
+    def steps(self) -> Iterator[TensorSlice]:
+        """Yields the step counts of the tables that FBGEMM's Adam updates, named ``table/steps``."""
+        for name, steps in self._steps.items():
+            yield TensorSlice.of_tensor(f"{name}/steps", steps)
+
     def shards(self) -> list[TrackedShard]:
         """Returns the shards on this rank with their states and dirty rows; the tensors are live, not copies."""
         return list(self._shards)
@@ -278,6 +285,15 @@ class ShardedTables(nn.Module):
                 first = (_own_rows(plan, spec).first, 0) if name in self._offloaded_shards else shard_offset(table)
                 shard = TrackedShard.of(spec, first, each)
                 yield shard.with_sinks(self._offloaded_shards[name].sinks) if name in self._offloaded_shards else shard
+
+    def _counted_steps(self) -> dict[str, Tensor]:
+        """Has the steps of Adam's kernels counted; returns table -> its count."""
+        counts: dict[str, Tensor] = {}
+        for kernel in self._kernels():
+            names = [table_name(each.name) for each in kernel.config.embedding_tables]
+            if self._specs[names[0]].optimizer["name"] == "adam":
+                count_steps(kernel.emb_module, names, counts)
+        return counts
 
     def _create_offloaded(self, plan: Plan, slots: Mapping[str, int], offload: OffloadFolder, seed: int) -> None:
         """Creates the offloaded tables, which fill the kernels' slots from disk."""

@@ -27,7 +27,7 @@ def pick_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     """Returns the device to train on.
 
     Raises:
-        EnvironmentMismatch: CUDA was requested but is not available.
+        EnvironmentMismatch: CUDA was requested but is not available, or this rank's host has fewer GPUs than ranks.
     """
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
@@ -38,7 +38,13 @@ def pick_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if not available or wanted == "cpu":
         return torch.device("cpu")
     if "LOCAL_RANK" in os.environ:
-        torch.cuda.set_device(environment_integer("LOCAL_RANK"))
+        rank, found = environment_integer("LOCAL_RANK"), torch.cuda.device_count()
+        if not 0 <= rank < found:
+            raise EnvironmentMismatch(
+                f"rank {rank} of this host has no GPU: torch sees {found}, and each rank needs one of its own",
+                f"start at most {found} on a host (--nproc, or torchrun --nproc-per-node), or set training.device: cpu",
+            )
+        torch.cuda.set_device(rank)
     return torch.device("cuda", torch.cuda.current_device())
 
 
