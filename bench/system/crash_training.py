@@ -176,9 +176,9 @@ class TwoRanks:
 
 
 def digest(saved: CheckpointReader) -> str:
-    """Returns a digest of a checkpoint's tensors and state, except the count of restores."""
+    """Returns a digest of a checkpoint's tensors and state, except what counts interruptions and lines of the log."""
     total = hashlib.sha256()
-    state = {name: value for name, value in saved.state.items() if name not in {"restores", "stopped"}}
+    state = {name: value for name, value in saved.state.items() if name not in {"restores", "stopped", "records"}}
     total.update(json.dumps(state, sort_keys=True).encode())
     for group in sorted(saved.names()):
         for name, tensor in sorted(saved.groups[group].items()):
