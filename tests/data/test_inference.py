@@ -217,28 +217,6 @@ def test_bags_in_cells(delimiter: str) -> None:
     assert (profile.many, profile.delimiter, profile.distinct, profile.longest) == (True, delimiter, 8, 4)
 
 
-@pytest.mark.parametrize(
-    ("cells", "decimal_comma"),
-    [
-        ([f"{k % 40},{k % 10}" for k in range(400)], True),
-        (["3,14", "-2", "NA", "1.234,5"], True),
-        ([f"{k % 9},{k % 7},{k % 5}" if k % 3 else str(k % 9) for k in range(400)], False),  # a bag of up to three
-        (["3,x", "4,y"], False),
-        (["3.14", "2"], False),
-    ],
-)
-def test_numbers_with_a_decimal_comma(cells: list[str], decimal_comma: bool) -> None:
-    assert profile_column(pl.Series("x", cells), complete=True).decimal_comma is decimal_comma
-
-
-def test_a_decimal_comma_column_is_excluded_with_a_hint(tmp_path: Path) -> None:
-    write(tmp_path / "a.csv", log(300, "price;shop;label", lambda k, g: f"{g.randrange(30)},{k % 10};{k % 3};{k % 2}"))
-    price, shop = infer_files(tmp_path, "a.csv").features
-    assert (price.kind, shop.kind) == (None, "categorical")
-    assert price.reason.startswith("numbers with a comma, such as ")
-    assert price.reason.endswith(": write them with a decimal point")
-
-
 def test_sentences_and_times_are_not_bags() -> None:
     names = pl.Series("name", [f"Film {number} The {number * 7}" for number in range(300)])
     assert not profile_column(names, complete=True).many

@@ -85,6 +85,20 @@ def _source(found: Inference, folder: Path) -> Iterator[str]:
         yield f"    null_values: {_flow(['', *null_words], quote=True)}  # texts that mean missing"
     if any(profile.nan for profile in used):
         yield "    nan_is_missing: true"
+    yield from _numbers(found)
+
+
+def _numbers(found: Inference) -> Iterator[str]:
+    """Yields how the source writes numbers, where that is unusual."""
+    rules, examples = found.numbers, [feature.profile for feature in found.features if feature.profile.number_ways]
+    example = next((profile.example for profile in examples if profile.numeric), "")
+    if rules.decimal != ".":
+        yield f"    decimal: {json.dumps(rules.decimal)}  # numbers such as {example}"
+    if rules.thousands:
+        yield f"    thousands: {json.dumps(rules.thousands)}  # numbers such as {example}"
+    if rules.symbols:
+        meaning = "; a per cent is a hundredth" if "%" in rules.symbols else ""
+        yield f"    symbols: {_flow(list(rules.symbols), quote=True)}  # signs around numbers{meaning}"
 
 
 def _split(found: Inference, folder: Path) -> Iterator[str]:

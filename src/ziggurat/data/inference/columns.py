@@ -10,9 +10,11 @@ import polars as pl
 import pyarrow as pa
 
 from ziggurat.core.schema import ValueType
+from ziggurat.data.inference.numbers import number_ways
 from ziggurat.data.inference.plain_numbers import plain_numbers, present, summarise_numbers
 from ziggurat.data.inference.times import number_times, text_times
 from ziggurat.data.readers.cells.brackets import split_brackets
+from ziggurat.data.readers.cells.number_rules import NumberRules
 from ziggurat.data.readers.cells.times import ISO
 
 NULL_WORDS = frozenset({"?", "na", "n/a", "nan", "null", "\\n", "#n/a", "(null)"})
@@ -20,7 +22,6 @@ NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", "missing", "unknown"}
 _MOST_COMMON = 12
 CELL_DELIMITERS = ("|", ";", ",", " ")
 BRACKET_DELIMITERS = (",", ";", "|", " ")
-_DECIMAL_COMMA = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
 _INTEGER = r"^\s*[-+]?\d+\s*$"
 _LISTS_WITHIN = r"\]\s*\S?\s*\["
 _BRACKETS = r"(?s)^\s*\[\s*([^\s\[].*)?\]\s*$"
@@ -51,7 +52,10 @@ class ColumnProfile:
         is_temporal: whether cells are dates or times: typed, or text that is nothing else.
         time_format: the format in which they can be read as times (also numbers); None if they cannot.
         time_note: what is known of that format.
-        decimal_comma: whether cells are numbers with a comma, as in ``3,14``; the type is then text.
+        number_ways: how its text cells can be read as numbers, if not as programs write them; the type is then text
+            until the way of the file is known (:mod:`ziggurat.data.inference.numbers`).
+        whole_floats: whether whole numbers are written or stored as floats, as in ``123.0``.
+        example: a cell as written, where that is unusual.
         ascending: whether every value exceeds the previous one.
         non_numeric_cells: the few cells that keep the column from being numeric.
     """
@@ -78,7 +82,9 @@ class ColumnProfile:
     is_temporal: bool = False
     time_format: str | None = None
     time_note: str = ""
-    decimal_comma: bool = False
+    number_ways: tuple[NumberRules, ...] = ()
+    whole_floats: bool = False
+    example: str = ""
     ascending: bool = False
     non_numeric_cells: tuple[str, ...] = ()
 
@@ -152,15 +158,16 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
                 return replace(_number(whole_numbers, ValueType.INTEGER, complete), null_words=null_words)
             return _described(kept, ValueType.TEXT, complete, null_words=null_words)  # ids beyond int64 stay text
         floats = kept.str.strip_chars().cast(pl.Float64, strict=False)
-        return replace(_number(floats, ValueType.FLOAT, complete), null_words=null_words)
+        return replace(_float(floats, complete), null_words=null_words, example=str(kept.drop_nulls()[0]).strip())
     times = text_times(kept, rest)
     if times is not None:
         described = _described(kept, ValueType.TEXT, complete, null_words=null_words)
         return replace(described, is_temporal=True, time_format=times.format, time_note=times.note)
     if bool(rest.str.contains(_BRACKETS).all()) and not bool(rest.str.contains(_LISTS_WITHIN).any()):
         return replace(_bracketed(kept, rest, complete), null_words=null_words)
-    if bool(rest.str.contains(_DECIMAL_COMMA).all()) and bool(rest.str.contains(",", literal=True).any()):
-        return replace(_described(kept, ValueType.TEXT, complete, null_words=null_words), decimal_comma=True)
+    others = _other_numbers(series, uniques, complete)
+    if others is not None:
+        return others
     split = _split(kept, rest, complete)
     if split is not None:
         return replace(split, null_words=null_words)
@@ -168,6 +175,30 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
     if non_numeric.len() <= 3 and rest.len() >= 50 and not zero_led:
         return replace(text, non_numeric_cells=tuple(non_numeric.to_list()))
     return text
+
+
+def number_profile(profile: ColumnProfile, values: pl.Series, complete: bool) -> ColumnProfile:
+    """Returns the profile of a text column whose cells are these numbers."""
+    found = _number(values, ValueType.FLOAT, complete)
+    return replace(
+        found, null_words=profile.null_words, number_ways=profile.number_ways, example=profile.example, time_format=None
+    )
+
+
+def _other_numbers(series: pl.Series, uniques: pl.Series, complete: bool) -> ColumnProfile | None:
+    """Profiles a column of numbers with other marks or symbols, as text; None if it is none."""
+    lowered = uniques.str.strip_chars().str.to_lowercase()
+    words = uniques.filter(lowered.is_in(list(NULL_WORDS_AMONG_NUMBERS)))
+    rest = uniques.filter(~lowered.is_in(list(NULL_WORDS_AMONG_NUMBERS))).str.strip_chars()
+    ways = number_ways(rest)
+    if not ways:
+        return None
+    null_words = tuple(sorted(words.to_list()))
+    kept = series.set(series.is_in(words.to_list()), None) if null_words else series
+    described = _described(kept, ValueType.TEXT, complete, null_words=null_words)
+    usual = kept.drop_nulls().str.strip_chars()
+    usual = usual.filter(usual.str.contains(r"[^0-9+-]")).head(1)
+    return replace(described, number_ways=ways, example=str(usual[0]) if len(usual) else "")
 
 
 def split_cells(cells: pl.Series, delimiter: str, brackets: bool) -> pl.Series:
@@ -224,7 +255,7 @@ def _float(series: pl.Series, complete: bool) -> ColumnProfile:
     finite = values.drop_nulls()
     integral = finite.len() > 0 and bool(((finite == finite.floor()) & (finite.abs() < 2.0**53)).all())
     if integral:
-        return replace(_number(values.cast(pl.Int64), ValueType.INTEGER, complete), nan=nan)
+        return replace(_number(values.cast(pl.Int64), ValueType.INTEGER, complete), nan=nan, whole_floats=True)
     return replace(_number(values, ValueType.FLOAT, complete), nan=nan)
 
 

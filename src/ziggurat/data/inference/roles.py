@@ -15,9 +15,11 @@ import polars as pl
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference.columns import ColumnProfile, profile_frame, split_cells
+from ziggurat.data.inference.columns import ColumnProfile, number_profile, profile_frame, split_cells
 from ziggurat.data.inference.labels import InferredLabel, find_labels, is_binary
+from ziggurat.data.inference.numbers import read_numbers, rules_of_file
 from ziggurat.data.inference.sample import LogSample, read_sample
+from ziggurat.data.inference.whole_numbers import is_quantity, whole_numbers
 from ziggurat.data.inference.words import (
     GROUP_WORDS,
     ID_WORDS,
@@ -29,6 +31,7 @@ from ziggurat.data.inference.words import (
     format_number,
     words,
 )
+from ziggurat.data.readers.cells.number_rules import PLAIN, NumberRules
 from ziggurat.data.readers.source_files import SourceFile
 
 Part = Literal["train", "validation", "test"]
@@ -65,6 +68,7 @@ class Inference:
     split: InferredSplit
     group: ColumnProfile | None = None
     time: ColumnProfile | None = None
+    numbers: NumberRules = PLAIN
     weights: tuple[str, ...] = ()
     other_labels: tuple[str, ...] = ()
 
@@ -82,14 +86,14 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
     """
     parts = sort_files(files)
     sample = read_sample(parts["train"])
-    profiles = profile_frame(sample.frame, sample.complete)
+    profiles, numbers = with_file_numbers(profile_frame(sample.frame, sample.complete), sample)
     profiles = _with_criteo_names(profiles, sample)
     labels = find_labels(profiles, label, files[0].path)
     label_names = {chosen.profile.name for chosen in labels}
     rest = [profile for profile in profiles if profile.name not in label_names]
     time = find_time(rest)
     group = next((profile for profile in rest if is_group(profile)), None)
-    features = [_infer_feature(profile, time) for profile in rest]
+    features = [_infer_feature(profile, time, sample.frame[profile.name]) for profile in rest]
     if not any(feature.kind for feature in features):
         raise _no_feature(features, labels, files[0])
     features = _shared_tables(features, sample)
@@ -101,6 +105,7 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
         split=_infer_split(parts, time, group),
         group=group,
         time=time,
+        numbers=numbers,
         weights=tuple(profile.name for profile in rest if words(profile.name) & WEIGHT_WORDS and profile.numeric),
         other_labels=tuple(profile.name for profile in rest if is_binary(profile)),
     )
@@ -114,6 +119,32 @@ def _no_feature(features: Sequence[InferredFeature], labels: Sequence[InferredLa
         f"{file.path}: no column can be a feature beside the label {named}" + (f": {left_out}" if left_out else ""),
         "name files with at least one column to learn from, or another label: ziggurat init FILES --label COLUMN",
     )
+
+
+def with_file_numbers(profiles: Sequence[ColumnProfile], sample: LogSample) -> tuple[list[ColumnProfile], NumberRules]:
+    """Finds how the file writes numbers, and profiles the columns that are written so as numbers.
+
+    A column of numbers that is written in another way stays text, with :attr:`ColumnProfile.number_ways`.
+    """
+    if not any(profile.number_ways for profile in profiles):
+        return list(profiles), PLAIN
+    plain = {p.name for p in profiles if p.type is ValueType.FLOAT and sample.frame[p.name].dtype == pl.String}
+    ways = [(PLAIN,) if profile.name in plain else profile.number_ways for profile in profiles]
+    rules = rules_of_file(ways)
+    found: list[ColumnProfile] = []
+    for profile in profiles:
+        if not profile.number_ways and (profile.name not in plain or rules.decimal == "."):
+            found.append(profile)
+            continue
+        values = read_numbers(sample.frame[profile.name], rules, profile.null_words)
+        if values is not None:
+            found.append(number_profile(profile, values, sample.complete))
+        else:
+            example = profile.example or str(next((each for each in profile.common if each != int(each)), ""))
+            found.append(
+                replace(profile, type=ValueType.TEXT, number_ways=profile.number_ways or (PLAIN,), example=example)
+            )
+    return found, rules
 
 
 def sort_files(files: Sequence[SourceFile]) -> dict[Part, list[SourceFile]]:
@@ -149,7 +180,7 @@ def is_group(profile: ColumnProfile) -> bool:
     return bool(named & GROUP_WORDS) and not named & {"feature", "age"} and profile.distinct < 0.9 * profile.rows
 
 
-def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None) -> InferredFeature:
+def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl.Series) -> InferredFeature:
     """Infers the kind of feature that a column is, or why it is excluded."""
     if not profile.name.strip():
         return InferredFeature(profile, None, "without a name, as an index that was written along")
@@ -159,10 +190,13 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None) -> Inferr
         return InferredFeature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
     if profile.is_temporal:
         return InferredFeature(profile, None, "dates: as values they would not repeat")
-    if profile.decimal_comma:
-        example = next((value.strip() for value in profile.common if "," in value), "3,14")
+    if profile.number_ways:
+        if profile.numeric:
+            return InferredFeature(profile, "numeric", f"numbers such as {profile.example}")
         return InferredFeature(
-            profile, None, f"numbers with a comma, such as {example}: write them with a decimal point"
+            profile,
+            None,
+            f"numbers such as {profile.example}, written otherwise than most of the file's: write them alike",
         )
     if profile.many:
         sequence = bool(words(profile.name) & SEQUENCE_WORDS)
@@ -177,13 +211,16 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None) -> Inferr
         if unique:
             return InferredFeature(profile, None, "different in nearly every row: nothing that repeats")
         return InferredFeature(profile, "categorical", _count(profile))
-    number, why = _is_quantity(profile)
+    number, why = _is_quantity(profile, cells)
     if not number and unique:
         return InferredFeature(profile, None, "an id that is different in nearly every row")
+    if profile.whole_floats and not number:
+        why += f"; whole numbers {'written' if profile.example else 'stored'} as floats"
+        why += f", such as {profile.example}" * bool(profile.example)
     return InferredFeature(profile, "numeric" if number else "categorical", why)
 
 
-def _is_quantity(profile: ColumnProfile) -> tuple[bool, str]:
+def _is_quantity(profile: ColumnProfile, cells: pl.Series) -> tuple[bool, str]:
     """Whether integers are quantities (True) or ids (False), and why."""
     named = words(profile.name)
     span = f"{format_number(profile.minimum)} … {format_number(profile.maximum)}"
@@ -196,13 +233,8 @@ def _is_quantity(profile: ColumnProfile) -> tuple[bool, str]:
     dense = profile.span <= 2 * profile.distinct
     if dense and profile.distinct <= 32:
         return False, f"{_count(profile)}, few whole numbers"
-    skewed = (profile.median - profile.minimum) < 0.1 * (profile.maximum - profile.minimum)
-    if skewed:
-        return True, f"most values small, {span}"
-    recurring = profile.distinct < 0.3 * profile.rows
-    if dense or (recurring and profile.maximum > 1_000_000):
-        return False, f"{_count(profile)}, spread evenly over {span} as ids are"
-    return True, f"whole numbers, {span}"
+    number, why = is_quantity(whole_numbers(cells))
+    return (True, f"{why}, {span}") if number else (False, f"{_count(profile)}; {why}")
 
 
 def _shared_tables(features: list[InferredFeature], sample: LogSample) -> list[InferredFeature]:

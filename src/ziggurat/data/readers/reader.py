@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Self
 
 import pydantic
 
@@ -16,6 +17,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.readers.assemble import Parsed, join
 from ziggurat.data.readers.blocks import FileRange, Position, RawBlock
+from ziggurat.data.readers.cells.number_rules import NumberRules, check_number_rules
 from ziggurat.data.readers.cells.text import CellRules
 from ziggurat.data.readers.source_files import COMPRESSION, SourceFile, fingerprint_files
 from ziggurat.data.readers.text.blocks import TextBlock, cut_blocks, read_byte_range
@@ -53,10 +55,27 @@ class CellsConfig(FilesConfig):
     """Cells with one of these texts are missing values. Empty cells are always missing."""
     nan_is_missing: bool = False
     """Treat NaN as a missing value instead of rejecting the row."""
+    decimal: str = "."
+    """The decimal mark of numbers that are text, "," for one."""
+    thousands: str = ""
+    """The mark between thousands of numbers that are text: ",", ".", "'" or " "; empty: there is none."""
+    symbols: list[str] = pydantic.Field(default=[])
+    """Signs around numbers that are text: currencies, as in ["$", "EUR"], and "%", which divides by 100."""
+
+    NEWER: ClassVar[frozenset[str]] = frozenset({"decimal", "thousands", "symbols"})
+
+    @pydantic.model_validator(mode="after")
+    def _numbers_can_be_read(self) -> Self:
+        check_number_rules(self.number_rules)
+        return self
+
+    @property
+    def number_rules(self) -> NumberRules:
+        return NumberRules(self.decimal, self.thousands, tuple(self.symbols))
 
     @property
     def cell_rules(self) -> CellRules:
-        return CellRules(tuple(self.null_values), self.nan_is_missing)
+        return CellRules(tuple(self.null_values), self.nan_is_missing, self.number_rules)
 
 
 class RawSource(ABC):

@@ -6,6 +6,7 @@ The grammar is the same for every text format and for text columns of Parquet an
   bag.
 - Spaces around numbers are ignored; spaces around text are part of it.
 - INTEGER: ``-7``, ``+7``, ``007``, ``7.0``, ``1e3``, ``0x1F``; whole numbers within int64.
+- Numbers may be written with other marks and symbols: see :mod:`ziggurat.data.readers.cells.number_rules`.
 - FLOAT: decimal numbers with optional exponent. Infinities are rejected, and so is NaN, unless ``nan_is_missing``.
 - TIME: in the column's format; see :mod:`ziggurat.data.readers.cells.times`.
 - Many values: text split by the column's delimiter, or a list in brackets (see
@@ -29,6 +30,7 @@ from ziggurat.core.schema import RawColumn, ValueType
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.blocks import arrow_type
 from ziggurat.data.readers.cells.brackets import split_brackets
+from ziggurat.data.readers.cells.number_rules import PLAIN, NumberRules, plain_number, plain_numbers
 from ziggurat.data.readers.cells.times import EPOCH_UNITS, ISO, cast_times, parse_time_text, time_example
 from ziggurat.data.readers.rejection_reasons import rejection_reason
 
@@ -44,6 +46,9 @@ _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", re.AS
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,16}", re.ASCII)
 _NAN = re.compile(r"[-+]?nan(\(\w*\))?", re.ASCII | re.IGNORECASE)
 _INFINITY = re.compile(r"[-+]?inf(inity)?", re.ASCII | re.IGNORECASE)
+_OTHER_NUMBER = re.compile(
+    r"[-+]?\s*([^\w\s.,'+-]{1,3}|[A-Z]{3})?\s*[-+]?([0-9]+(?:[.,' ][0-9]+)*)\s*([^\w\s.,'+-]{1,3}|[A-Z]{3})?"
+)
 _EXACT_FLOAT = 2.0**53
 
 
@@ -54,10 +59,12 @@ class CellRules:
     Attributes:
         null_values: texts that mean a missing value, in addition to the empty cell.
         nan_is_missing: NaN is a missing value instead of a reason to reject the row.
+        numbers: how numbers are written.
     """
 
     null_values: tuple[str, ...] = ()
     nan_is_missing: bool = False
+    numbers: NumberRules = PLAIN
 
     @property
     def missing(self) -> pa.Array:
@@ -94,14 +101,19 @@ def parse_integer(text: str, rules: CellRules) -> int | None:
     cell = text.strip()
     if _is_missing(cell, rules):
         return None
+    written, (cell, in_per_cent) = cell, plain_number(cell, rules.numbers)
     if _HEXADECIMAL.fullmatch(cell):
         value = int(cell, 16)
         return value - 2**64 if value >= 2**63 else value  # two's complement, like pyarrow's parser
     if not _NUMBER.fullmatch(cell):
         kind = NOT_FINITE if _INFINITY.fullmatch(cell) or _NAN.fullmatch(cell) else NOT_INTEGER
         hint = "declare the column `type: text`, or add the value to null_values"
-        raise RejectedCell(rejection_reason(kind, f"received {shorten(text)}", _bracket_hint(cell) or hint))
-    number = Decimal(cell)
+        raise RejectedCell(
+            rejection_reason(
+                kind, f"received {shorten(text)}", _bracket_hint(cell) or _number_hint(written, rules.numbers) or hint
+            )
+        )
+    number = Decimal(cell) / 100 if in_per_cent else Decimal(cell)
     if number.is_zero():
         return 0
     if number.adjusted() < 0 or (number.adjusted() < 20 and number != number.to_integral_value()):
@@ -122,15 +134,13 @@ def parse_float(text: str, rules: CellRules) -> float | None:
     cell = text.strip()
     if _is_missing(cell, rules):
         return None
+    written, (cell, in_per_cent) = cell, plain_number(cell, rules.numbers)
     if _NUMBER.fullmatch(cell):
-        return checked_finite(float(cell), text)
+        return checked_finite(float(cell) / 100 if in_per_cent else float(cell), text)
     if _NAN.fullmatch(cell) or _INFINITY.fullmatch(cell):
         raise RejectedCell(not_finite_reason(text))
-    raise RejectedCell(
-        rejection_reason(
-            NOT_NUMBER, f"received {shorten(text)}", "declare the column as text, or add the value to null_values"
-        )
-    )
+    hint = _number_hint(written, rules.numbers) or "declare the column as text, or add the value to null_values"
+    raise RejectedCell(rejection_reason(NOT_NUMBER, f"received {shorten(text)}", hint))
 
 
 def parse_time(text: str, rules: CellRules, time_format: str = ISO) -> float | None:
@@ -218,6 +228,23 @@ def _bracket_hint(cell: str) -> str | None:
     return "set `brackets: true` on the bag or sequence whose cells are lists in brackets"
 
 
+def _number_hint(cell: str, rules: NumberRules) -> str | None:
+    """What to set where numbers are written in another way than declared."""
+    found = _OTHER_NUMBER.fullmatch(cell)
+    if found is None:
+        return None
+    before, digits, after = found.groups()
+    symbols = [symbol for symbol in (before, after) if symbol and symbol not in rules.symbols]
+    if symbols:
+        return f"list {' and '.join(repr(symbol) for symbol in symbols)} under `symbols` of the source"
+    marks = [mark for mark in digits if not mark.isdigit()]
+    if not marks:
+        return None
+    if len(marks) > 1 or len(digits.rpartition(marks[-1])[2]) == 3:
+        return "set `thousands` and `decimal` of the source to the marks between thousands and before the fraction"
+    return f'set `decimal: "{marks[-1]}"` on the source' if marks[-1] != rules.decimal else None
+
+
 def _is_missing(cell: str, rules: CellRules) -> bool:
     return not cell or cell in rules.null_values or (rules.nan_is_missing and _NAN.fullmatch(cell) is not None)
 
@@ -260,6 +287,11 @@ def _convert_scalars(text: pa.Array, column: RawColumn, rules: CellRules) -> Con
     if kind is ValueType.TEXT:
         return Converted(_nulled(text, rules.missing))
     trimmed = _nulled(pc.ascii_trim_whitespace(text), rules.missing)
+    in_per_cent = None
+    if kind is not ValueType.TIME and not rules.numbers.is_plain:
+        trimmed, in_per_cent = plain_numbers(trimmed, rules.numbers)
+    if kind is ValueType.INTEGER and in_per_cent is not None and pc.any(in_per_cent).as_py():
+        return _one_by_one(text, pa.int64(), parse_integer, rules)
     if kind is ValueType.INTEGER:
         integers = _cast(trimmed, pa.int64()) or _whole_floats(trimmed)
         return Converted(integers) if integers is not None else _one_by_one(text, pa.int64(), parse_integer, rules)
@@ -268,6 +300,8 @@ def _convert_scalars(text: pa.Array, column: RawColumn, rules: CellRules) -> Con
         parse = partial(parse_time, time_format=column.time_format)
         return Converted(times) if times is not None else _one_by_one(text, pa.float64(), parse, rules)
     floats = _cast(trimmed, pa.float64())
+    if floats is not None and in_per_cent is not None:
+        floats = pc.if_else(in_per_cent, pc.divide(floats, 100.0), floats)
     if floats is not None and pc.all(pc.is_finite(floats)).as_py() is not False:
         return Converted(floats)
     return _one_by_one(text, pa.float64(), parse_float, rules)

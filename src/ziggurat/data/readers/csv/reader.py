@@ -22,6 +22,7 @@ from ziggurat.core.schema import RawColumn, RawSchema, ValueType, duplicates
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.assemble import Parsed, assemble
 from ziggurat.data.readers.blocks import BadRow, Position, arrow_type
+from ziggurat.data.readers.cells.number_rules import NumberRules
 from ziggurat.data.readers.cells.text import Converted, convert_text
 from ziggurat.data.readers.csv.header import read_layout
 from ziggurat.data.readers.csv.record_split import RecordSplitter
@@ -91,8 +92,9 @@ class CsvParser(TextParser):
         self._read = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=_PARSE_BYTES)
         self._read_whole = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=2**30)
         self._format = pacsv.ParseOptions(delimiter=config.delimiter, newlines_in_values=config.newlines_in_values)
+        self._own = {c.name for c in schema.columns if _needs_own_conversion(c, config.number_rules)}
         self._typed = self._conversion(
-            {c.name: pa.string() if _needs_own_conversion(c) else arrow_type(c) for c in schema.columns}
+            {c.name: pa.string() if c.name in self._own else arrow_type(c) for c in schema.columns}
         )
         self._raw = self._conversion({column.name: pa.binary() for column in schema.columns})
 
@@ -138,7 +140,7 @@ class CsvParser(TextParser):
 
     def _checked(self, values: pa.ChunkedArray, column: RawColumn) -> pa.ChunkedArray | None:
         """Completes the conversion of a column that pyarrow parsed; returns None if a cell is irregular."""
-        if _needs_own_conversion(column):
+        if column.name in self._own:
             converted = [convert_text(chunk, column, self._rules) for chunk in values.chunks]
             if (column.many and column.required) or any(part.bad for part in converted):
                 return None
@@ -182,6 +184,7 @@ class CsvParser(TextParser):
             include_columns=list(types),
             null_values=self._rules.missing.to_pylist() if typed else [],
             strings_can_be_null=typed,
+            decimal_point=self._rules.numbers.decimal,
         )
 
     def _wrong_width_reason(self, width: int) -> str:
@@ -192,6 +195,7 @@ class CsvParser(TextParser):
         )
 
 
-def _needs_own_conversion(column: RawColumn) -> bool:
+def _needs_own_conversion(column: RawColumn, numbers: NumberRules) -> bool:
     """Whether pyarrow reads the column as text, which :func:`convert_text` then converts."""
-    return column.many or column.type is ValueType.TIME
+    is_number = column.type in {ValueType.INTEGER, ValueType.FLOAT}
+    return column.many or column.type is ValueType.TIME or (is_number and numbers.has_signs)
