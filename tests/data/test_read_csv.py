@@ -159,8 +159,16 @@ def test_a_block_is_yielded_before_the_file_is_read_to_its_end(tmp_path: Path) -
     ("config", "message"),
     [
         ({"header": False}, "list them under `columns`"),
-        ({"delimiter": "::"}, "one ASCII character"),
-        ({"delimiter": '"'}, "one ASCII character"),
+        ({"delimiter": ""}, "one character or several"),
+        ({"delimiter": "\n"}, "one character or several"),
+        ({"escape": '"'}, "the escape is one ASCII character"),
+        ({"escape": ":", "delimiter": "::"}, "is part of the delimiter"),
+        ({"comment": ""}, "the text at the beginning of comment lines"),
+        ({"skip_lines": -1}, "greater than or equal to 0"),
+        ({"encoding": "base64"}, "no encoding of text is called 'base64'"),
+        ({"quotes": False, "newlines_in_values": True}, "a value cannot hold a line end"),
+        ({"skip_blanks": True, "delimiter": " "}, "set `delimiter: whitespace`"),
+        ({"delimiter": '"'}, "one character or several"),
         ({"columns": ["a", "b", "a"]}, "columns named twice: a"),
     ],
 )

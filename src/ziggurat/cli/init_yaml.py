@@ -245,7 +245,7 @@ def _file_list(found: Inference, part: Part, folder: Path) -> str:
     if len(names) > _LISTED_FILES:
         paths = [file.path for file in found.files[part]]
         shared = os.path.relpath(os.path.commonpath([path.parent for path in paths]), folder)
-        suffix = "".join(paths[0].suffixes[-2:] if paths[0].suffix in COMPRESSION else paths[0].suffixes[-1:])
+        suffix = "".join(paths[0].suffixes[-2:] if paths[0].suffix.lower() in COMPRESSION else paths[0].suffixes[-1:])
         return _flow([str(Path(shared) / "**" / f"*{suffix}")])
     return _flow(names)
 

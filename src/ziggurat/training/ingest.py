@@ -16,7 +16,7 @@ from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE
 from ziggurat.data.ingest.prepared import open_prepared, small_files
 from ziggurat.data.ingest.processes import ReaderProcesses
 from ziggurat.data.ingest.server import ServedDataset
-from ziggurat.data.readers.source_files import COMPRESSION
+from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.features.config import DataConfig, FeatureConfig
 from ziggurat.features.preparation.prepare import dataset_fingerprint, open_sources
 from ziggurat.features.raw_blocks import open_raw
@@ -96,12 +96,15 @@ def _from_raw(experiment: Experiment, folder: Path | None, progress: Progress) -
     data, features = experiment.data, experiment.features
     prepared = prepared_folder(experiment)
     encoders, checksum = _find_encoders(prepared if folder is None else folder, dataset_fingerprint(data, features))
-    compressed = [str(path) for item in open_sources(data, features) for path in item.source.paths]
-    compressed = [path for path in compressed if Path(path).suffix in COMPRESSION]
+    files = [file for item in open_sources(data, features) for file in item.source.files]
+    compressed = [
+        str(file.path) for file in files if file.format_suffix not in ParquetSource.SUFFIXES and not file.is_plain
+    ]
     if compressed:
         progress.note(
             f"{compressed[0]}{f' and {len(compressed) - 1} more' if len(compressed) > 1 else ''}: each block of a "
-            "compressed file is read from the start of the file; decompress large files, or serve the prepared dataset"
+            "compressed file, or of one that is not UTF-8, is read from the start of the file; convert large files, or "
+            "serve the prepared dataset"
         )
     index = prepared.with_name(f"{prepared.name}-index").resolve()
     index_raw(data, features, index, progress)

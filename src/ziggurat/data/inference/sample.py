@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 from ziggurat.core.errors import DataError
 from ziggurat.data.inference.header import files_with_same_header, find_delimiter, is_header
 from ziggurat.data.inference.libsvm import MAX_ROWS, read_libsvm
+from ziggurat.data.readers.csv.dialect import Dialect
 from ziggurat.data.readers.csv.header import read_layout
 from ziggurat.data.readers.csv.record_split import RecordSplitter
-from ziggurat.data.readers.source_files import COMPRESSION, SourceFile
+from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import cut_blocks, read_head
-from ziggurat.data.readers.text.records import RecordRules
 
 FormatName = Literal["csv", "parquet", "jsonl", "libsvm"]
 
@@ -77,13 +77,12 @@ def is_sidecar(path: Path) -> bool:
 
 def detect_format(file: SourceFile) -> FormatName:
     """Detects the format by the first bytes, then by the suffix, then by the first lines; CSV by default."""
-    with file.path.open("rb") as stream:
+    with file.stored.open("rb") as stream:
         magic = stream.read(4)
     if magic == b"PAR1":
         return "parquet"
-    suffix = (file.path.with_suffix("") if file.path.suffix in COMPRESSION else file.path).suffix.lower()
-    if suffix in SUFFIXES:
-        return SUFFIXES[suffix]
+    if file.format_suffix in SUFFIXES:
+        return SUFFIXES[file.format_suffix]
     head = read_head(file, 64 << 10, _last_line_end).data.decode("utf-8", "replace").lstrip("\ufeff").splitlines()
     lines = [line for line in head if line.strip()][:20]
     if lines and all(line.lstrip().startswith("{") for line in lines):
@@ -139,7 +138,7 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
 def _total_rows(files: Sequence[SourceFile], sample: LogSample, sampled_bytes: int) -> int | None:
     if sample.complete:
         return sample.frame.height
-    if any(file.path.suffix in COMPRESSION for file in files):
+    if any(not file.is_plain for file in files):
         return None
     return round(sample.frame.height * sum(file.size_bytes for file in files) / max(1, sampled_bytes))
 
@@ -166,7 +165,7 @@ def _read_lines(files: Sequence[SourceFile], limit_bytes: int) -> tuple[bytes, b
         if head.last:
             continue
         complete = False
-        if file.path.suffix not in COMPRESSION:
+        if file.is_plain:
             for part in range(1, SAMPLE_RANGES):
                 offset = file.size_bytes * part // SAMPLE_RANGES
                 for block in cut_blocks(file, offset, share // SAMPLE_RANGES, _last_line_end):
@@ -212,7 +211,7 @@ def _csv(text: bytes, complete: bool, file: SourceFile) -> LogSample:
         ) from error
     newlines_in_values = any(frame.select(pl.all().str.contains("\n", literal=True).any()).row(0))
     if header:
-        read_layout(file, RecordRules(delimiter.encode(), newlines_in_values), header=True, columns=None, needed=())
+        read_layout(file, Dialect(delimiter.encode(), newlines_in_values), header=True, columns=None, needed=())
         frame.columns = [name.strip() for name in first]
     space_after_delimiter = sum(line.count(delimiter + " ") for line in lines) > 0.8 * sum(
         line.count(delimiter) for line in lines

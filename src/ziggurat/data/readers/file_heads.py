@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ziggurat.core.errors import DataError, nearest
 from ziggurat.core.schema import RawSchema
+from ziggurat.data.readers.csv.header import read_first_records
 from ziggurat.data.readers.csv.reader import CsvSource
-from ziggurat.data.readers.csv.record_split import RecordSplitter
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource
 from ziggurat.data.readers.libsvm.reader import LibsvmSource
 from ziggurat.data.readers.parquet.reader import ParquetSource, open_parquet
@@ -91,16 +91,15 @@ def _listed(names: Iterable[str], limit: int = 30) -> str:
 
 
 def _csv(file: SourceFile, config: CsvSource) -> FileHead:
-    block = read_head(file, _CSV_BYTES, config.records.last_record_end)
-    data = block.data.removeprefix(codecs.BOM_UTF8)
-    records = Records.of(data, 1, config.records)
-    has_rows = len(records) > config.header or not block.last
+    first_records = read_first_records(file, config.records, _CSV_BYTES)
+    records = first_records.records
+    has_rows = len(records) > config.header or not first_records.whole_file
     if not config.header:
         return FileHead(file, tuple(config.columns or ()), has_rows)
     first = records[0] if len(records) else b"\0"
-    cells = RecordSplitter(config.records.delimiter)(first)
+    cells = config.records.split(first)
     found = () if isinstance(cells, str) or b"\0" in first or b"\r" in first else tuple(map(as_text, cells))
-    if config.columns is not None and len(found) == len(config.columns):
+    if config.columns is not None and found and abs(len(found) - len(config.columns)) <= 1:
         found = tuple(config.columns)
     return FileHead(file, found, has_rows)
 

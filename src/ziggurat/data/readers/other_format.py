@@ -47,7 +47,7 @@ def config_for_format(files: Sequence[SourceFile], config: AnySource) -> AnySour
 
 def _format(file: SourceFile, config: AnySource) -> str | None:
     """Returns the format indicated by the suffix; None for the config's own or an unknown one."""
-    suffix = format_suffix(file.path)
+    suffix = file.format_suffix
     if suffix not in config.SUFFIXES:
         return _PLAIN.get(suffix)
     own = {format_suffix(Path(name)) for name in config.files}

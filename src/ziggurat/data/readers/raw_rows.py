@@ -10,12 +10,14 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.data.readers.numbered_rows import LineNumbers, NumberedBatch, NumberedRows
 from ziggurat.data.readers.reader import BLOCK_BYTES
 from ziggurat.data.readers.rejection_reasons import as_text
-from ziggurat.data.readers.source_files import SourceFile
-from ziggurat.data.readers.text.blocks import cut_blocks
+from ziggurat.data.readers.source_files import UTF_8, SourceFile
+from ziggurat.data.readers.text.blocks import cut_blocks, first_record_at
+from ziggurat.data.readers.text.decode import shown, stored_bytes
 from ziggurat.data.readers.text.records import RecordRules, Records
 
 LINE = "line"
@@ -70,6 +72,7 @@ class TextRows(RawRows):
 
     def __init__(self, files: Sequence[SourceFile], rules: RecordRules) -> None:
         self._numbered = NumberedRows(files, partial(read_records, rules=rules))
+        self._encoded = any(file.encoding != UTF_8 for file in files)
 
     def records(self, block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> tuple[pa.Array, list[str]]:
         """Returns the records at ``kept`` as a ``binary`` array, and the text of the records in ``rejected``."""
@@ -79,7 +82,7 @@ class TextRows(RawRows):
         if not len(rejected):
             return found, []
         is_rejected = np.isin(lines, rejected)
-        texts = [as_text(record) for record in found.filter(pa.array(is_rejected)).to_pylist()]
+        texts = [shown(as_text(record)) for record in found.filter(pa.array(is_rejected)).to_pylist()]
         return found.filter(pa.array(~is_rejected)), texts
 
 
@@ -90,13 +93,15 @@ class LineRows(TextRows):
 
     def take(self, block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> tuple[pa.Table, list[str]]:
         records, texts = self.records(block, kept, rejected)
+        if self._encoded and pc.any(pc.match_substring(records, b"\xff")).as_py():
+            records = pa.array([stored_bytes(record) for record in records.to_pylist()], pa.binary())
         return pa.table([records], schema=self.schema), texts
 
 
 def read_records(file: SourceFile, rules: RecordRules) -> Generator[NumberedBatch]:
     """Yields the records of a text file, including a header, as one ``binary`` column."""
-    line = 1
-    for block in cut_blocks(file, 0, BLOCK_BYTES, rules.last_record_end):
+    offset, line = first_record_at(file, rules)
+    for block in cut_blocks(file, offset, BLOCK_BYTES, rules.last_record_end):
         records = Records.of(block.data, line, rules)
         line = records.next_line
         if len(records):

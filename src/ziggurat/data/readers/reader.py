@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import pydantic
 
@@ -16,11 +16,13 @@ from ziggurat.core.config import Config
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.readers.assemble import Parsed, join
-from ziggurat.data.readers.blocks import FileRange, Position, RawBlock
+from ziggurat.data.readers.blocks import BadRow, FileRange, Position, RawBlock
 from ziggurat.data.readers.cells.number_rules import NumberRules, check_number_rules
-from ziggurat.data.readers.cells.text import CellRules
-from ziggurat.data.readers.source_files import COMPRESSION, SourceFile, fingerprint_files
+from ziggurat.data.readers.cells.text import NOT_UTF8, CellRules
+from ziggurat.data.readers.rejection_reasons import rejection_reason, split_hint
+from ziggurat.data.readers.source_files import UTF_8, SourceFile, fingerprint_files
 from ziggurat.data.readers.text.blocks import TextBlock, cut_blocks, read_byte_range
+from ziggurat.data.readers.text.decode import encoding_name, shown
 from ziggurat.data.readers.text.records import RecordRules, count_lines
 
 BLOCK_BYTES = 16 * 2**20
@@ -45,7 +47,28 @@ class FilesConfig(Config):
     """Settings shared by the configs of all sources."""
 
     files: list[str]
-    """Paths, folders and globs, relative to the data folder. ``.gz`` and ``.zst`` text files are decompressed."""
+    """Paths, folders and globs, relative to the data folder. Text files that end in .gz, .zst, .bz2, .xz or .zip are
+    decompressed; ``logs.zip/clicks.csv`` names one file of several in an archive."""
+
+
+class TextConfig(FilesConfig):
+    """Settings shared by the configs of text sources."""
+
+    NEWER: ClassVar[frozenset[str]] = frozenset({"encoding", "line_ends"})
+
+    encoding: str = UTF_8
+    """Encoding of the text, by a name that Python knows: utf-16, cp1252, cp1251, koi8-r, shift_jis, gb18030, big5 …"""
+    line_ends: Literal["cr"] | None = None
+    """``cr`` for files whose lines end in carriage returns alone; null for line feeds, also after carriage returns."""
+
+    @pydantic.field_validator("encoding")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        return encoding_name(value)
+
+    def opened_as(self, files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+        """Returns the files, each with how its bytes are to be read as text."""
+        return tuple(replace(file, encoding=self.encoding, lone_returns=self.line_ends == "cr") for file in files)
 
 
 class CellsConfig(FilesConfig):
@@ -213,7 +236,7 @@ class TextSource(RawSource):
         for index in range(start.file, len(self.files)):
             file, range_start = self.files[index], start if index == start.file else Position(index)
             next_file = Position(index + 1)
-            if file.path.suffix not in COMPRESSION and file.size_bytes - range_start.offset > FILE_RANGE_BYTES:
+            if file.is_plain and file.size_bytes - range_start.offset > FILE_RANGE_BYTES:
                 offset, line = self._first_row_at(range_start)
                 for block in cut_blocks(file, offset, FILE_RANGE_BYTES, self._parsers[index].records.last_record_end):
                     offset, line = offset + len(block.data), line + count_lines(block.data)
@@ -268,7 +291,19 @@ class TextSource(RawSource):
     def _parse_block(self, pending: _PendingBlock) -> RawBlock:
         file, block = str(pending.file.path), pending.block
         parsed = join(self._schema, parse_in_parts(pending.parser, block.data, pending.line))
-        return RawBlock(parsed.table, parsed.lines, file, parsed.bad, pending.end, block.stored_bytes)
+        encoding = pending.file.encoding
+        bad = parsed.bad if encoding == UTF_8 else [_in_encoding(row, encoding) for row in parsed.bad]
+        return RawBlock(parsed.table, parsed.lines, file, bad, pending.end, block.stored_bytes)
+
+
+def _in_encoding(row: BadRow, encoding: str) -> BadRow:
+    """Returns a bad row of a file in another encoding, with its undecodable bytes and the reason as they were."""
+    reason = shown(row.reason)
+    if reason.startswith(f"{NOT_UTF8}:"):
+        problem, _ = split_hint(reason)
+        hint = f"correct the row, or the `encoding: {encoding}` of the source"
+        reason = rejection_reason(f"not {encoding}", problem.partition(": ")[2], hint)
+    return replace(row, reason=reason, text=shown(row.text))
 
 
 def parse_in_parts(parser: TextParser, data: bytes, line: int) -> list[Parsed]:

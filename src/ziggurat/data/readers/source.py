@@ -45,6 +45,8 @@ def open_source(
         DataError: a file is missing, empty or unreadable, or its layout does not match the config and the schema.
     """
     found = resolve_files(config.files if files is None else files, folder, config.SUFFIXES)
+    if not isinstance(config, ParquetSource):
+        found = config.opened_as(found)
     match config:
         case CsvSource():
             return TextSource(found, lambda file: CsvParser(file, config, schema), schema, block_bytes, threads)

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ziggurat.core.errors import DataError, nearest
+from ziggurat.data.readers.archives import ZIP_SUFFIX, matching_members, member_names, only_member, within_archive
 
-COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
-"""Suffix of a compressed text file -> pyarrow's name for the codec."""
+UTF_8 = "utf-8"
+
+COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ZIP_SUFFIX: "zip"}
+"""Suffix of a compressed text file, in lower case -> the name of its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,40 @@ class SourceFile:
         name: its path relative to the source's folder, or its full path if it is elsewhere.
         size_bytes: its size on disk.
         modified_ns: its modification time.
+        archive: the zip archive that holds the file; ``path`` is then the archive, or leads on to the member.
+        member: the name of the file in the archive.
+        encoding: the encoding of its text.
+        lone_returns: whether its lines end in carriage returns alone.
     """
 
     path: Path
     name: str
     size_bytes: int
     modified_ns: int
+    archive: Path | None = None
+    member: str = ""
+    encoding: str = UTF_8
+    lone_returns: bool = False
+
+    @property
+    def stored(self) -> Path:
+        """The file on the disk that holds the bytes."""
+        return self.archive or self.path
+
+    @property
+    def compression(self) -> str | None:
+        """The format in which the text is compressed, by the name of the file; None for plain text."""
+        return COMPRESSION.get(self.stored.suffix.lower())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the bytes on the disk are the text that is parsed, so that reading can begin anywhere in it."""
+        return self.compression is None and self.encoding == UTF_8
+
+    @property
+    def format_suffix(self) -> str:
+        """The suffix that indicates the format of the text, in lower case."""
+        return format_suffix(Path(self.member) if self.member else self.path)
 
     def check_unchanged(self) -> None:
         """Validates that the file still exists and is unchanged since the source was opened.
@@ -37,7 +68,7 @@ class SourceFile:
             DataError: the file vanished or changed.
         """
         try:
-            now = self.path.stat()
+            now = self.stored.stat()
         except OSError as error:
             raise DataError(
                 f"{self.path}: vanished while it was being read ({error.strerror})",
@@ -89,6 +120,8 @@ def _resolve(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]
         yield from _files_below(path, suffixes)
     elif path.exists():
         yield path
+    elif (inside := within_archive(path)) is not None:
+        yield from (inside[0] / member for member in matching_members(*inside))
     elif any(mark in name for mark in "*?["):
         anchor = Path(path.anchor) if path.is_absolute() else Path()
         matches = sorted(match for match in anchor.glob(str(path.relative_to(anchor))) if match.is_file())
@@ -101,21 +134,29 @@ def _resolve(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]
 
 def _files_below(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     next(folder.iterdir(), None)  # raises for a folder without read permission, which would otherwise look empty
-    matches = [
+    visible = (
         path
         for path in sorted(folder.rglob("*"))
         if not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-        and format_suffix(path) in suffixes
-        and path.is_file()
-    ]
+    )
+    matches = [match for path in visible for match in _of_format(path, suffixes) if path.is_file()]
     if not matches:
         raise DataError(f"{folder}: no file in this folder ends in {', '.join(suffixes)}", "name the files one by one")
     yield from matches
 
 
+def _of_format(path: Path, suffixes: Sequence[str]) -> list[Path]:
+    """Returns the file, or those in a zip archive whose name does not say its format, if they have the suffixes."""
+    if format_suffix(path) in suffixes:
+        return [path]
+    if path.suffix.lower() == ZIP_SUFFIX and format_suffix(path) == "" and path.is_file():
+        return [path / name for name in member_names(path) if format_suffix(Path(name)) in suffixes]
+    return []
+
+
 def format_suffix(path: Path) -> str:
     """Returns the suffix that indicates the file's format, in lower case, ignoring a compression suffix."""
-    return (path.with_suffix("") if path.suffix in COMPRESSION else path).suffix.lower()
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSION else path).suffix.lower()
 
 
 def _missing_file_error(path: Path) -> DataError:
@@ -132,11 +173,16 @@ def _missing_file_error(path: Path) -> DataError:
 
 
 def _source_file(path: Path, folder: Path) -> SourceFile:
-    status = path.stat()
+    inside = None if path.exists() else within_archive(path)
+    stored = path if inside is None else inside[0]
+    status = stored.stat()
     if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for a writer, and a device may never end
         raise DataError(f"{path}: is a pipe, a socket or a device, not a file", "write its content to a file")
-    path.open("rb").close()  # opening the file tests permission: access lists and mounts decide, not mode bits alone
+    stored.open("rb").close()  # opening the file tests permission: access lists and mounts decide, not mode bits alone
     if status.st_size == 0:
         raise DataError(f"{path}: the file is empty (0 bytes)", "remove it from `files`, or write it anew")
     name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
-    return SourceFile(path, name, status.st_size, status.st_mtime_ns)
+    if stored.suffix.lower() != ZIP_SUFFIX:
+        return SourceFile(path, name, status.st_size, status.st_mtime_ns)
+    member = only_member(stored) if inside is None else inside[1]
+    return SourceFile(path, name, status.st_size, status.st_mtime_ns, stored, member)

@@ -79,7 +79,7 @@ def predict_files(
         config, needed = predictor.run.experiment.data.source, predictor.transform.raw_schema(labelled=False)
         pass_through = open_pass_through(config, inputs, needed, suffix)
         for path in (out, quarantine_path):
-            _check_not_an_input(path, [file.path for file in pass_through.files])
+            _check_not_an_input(path, [file.stored for file in pass_through.files])
         if progress is not None and predictor.note is not None:
             progress.note(predictor.note)
         names = ["probability"] if len(predictor.labels) == 1 else [f"probability:{name}" for name in predictor.labels]

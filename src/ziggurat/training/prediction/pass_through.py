@@ -78,6 +78,8 @@ def open_pass_through(config: AnySource, files: Sequence[str], needed: RawSchema
     """
     resolved = resolve_files(files, Path(), config.SUFFIXES)
     config = config_for_format(resolved, config)
+    if not isinstance(config, ParquetSource):
+        resolved = config.opened_as(resolved)
     heads = [read_file_head(file, config) for file in resolved]
     optional = config.optional if isinstance(config, JsonLinesSource) else ()
     for head in heads:
@@ -108,7 +110,8 @@ def _rows_and_output(
     match config:
         case CsvSource():
             layouts = {head.names for head in heads}
-            if config.delimiter == _DELIMITERS.get(suffix) and len(layouts) == 1:
+            plain = config.records.is_written_plainly and config.delimiter == _DELIMITERS.get(suffix)
+            if plain and len(layouts) == 1:
                 open_ = partial(delimited_lines, columns=layouts.pop(), delimiter=config.delimiter)
                 return LineRows(files, config.records), open_
             rows = CsvRows(files, config, {str(head.file.path): head.names for head in heads}, typed)

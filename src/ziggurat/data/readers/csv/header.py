@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ziggurat.core.errors import DataError, nearest
 from ziggurat.core.schema import duplicates
+from ziggurat.data.readers.csv.dialect import Dialect
 from ziggurat.data.readers.csv.record_split import RecordSplitter
 from ziggurat.data.readers.rejection_reasons import as_text
 from ziggurat.data.readers.source_files import SourceFile
-from ziggurat.data.readers.text.blocks import read_head
-from ziggurat.data.readers.text.records import RecordRules, Records
+from ziggurat.data.readers.text.blocks import cut_blocks, empty_text, first_record_at
+from ziggurat.data.readers.text.records import Records
 
 HEAD_BYTES = 64 * 2**10
 _SAMPLE_RECORDS = 100
-_DELIMITERS = (",", "\t", ";", "|", " ", ":")
+_DELIMITERS = (",", "\t", ";", "|", "::", "\x01", " ", ":")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +49,18 @@ class CsvLayout:
     @property
     def unique_names(self) -> list[str]:
         """``names`` with unique placeholders for columns that are not needed, whose names the file may repeat."""
-        return [name if name in self.needed else f"\0{place}" for place, name in enumerate(self.names)]
+        needed = frozenset(self.needed)
+        return [name if name in needed else f"\0{place}" for place, name in enumerate(self.names)]
 
 
 def read_layout(
-    file: SourceFile, rules: RecordRules, header: bool, columns: Sequence[str] | None, needed: tuple[str, ...]
+    file: SourceFile, rules: Dialect, header: bool, columns: Sequence[str] | None, needed: tuple[str, ...]
 ) -> CsvLayout:
     """Reads the column layout from the head of ``file``.
 
     Args:
         file: the file.
-        rules: the declared delimiter and line ends.
+        rules: the declared dialect.
         header: whether the first non-empty line names the columns.
         columns: names that replace those of the header; required without a header.
         needed: the columns to find.
@@ -73,23 +76,54 @@ def read_layout(
     names = found if columns is None else tuple(columns)
     head.check_columns(names, needed, "header" if columns is None else "`columns` of the source")
     head.check_rows(len(names), first=1 if header else 0)
-    offset, line = head.after_header() if header else (head.bom_bytes, 1)
+    offset, line = head.after_header() if header else (head.first.offset, head.first.line)
     return CsvLayout(names, needed, offset, line)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRecords:
+    """The first records of a file.
+
+    Attributes:
+        records: the records; without those that are comments or lines to skip.
+        offset: offset of their text, after a byte order mark.
+        line: number of the first line of their text.
+        whole_file: whether the file ends with them.
+    """
+
+    records: Records
+    offset: int
+    line: int
+    whole_file: bool
+
+
+def read_first_records(file: SourceFile, rules: Dialect, limit_bytes: int = HEAD_BYTES) -> FirstRecords:
+    """Reads about ``limit_bytes`` of records from the start of ``file``.
+
+    Raises:
+        DataError: the file cannot be read, or holds no text.
+    """
+    start, line = first_record_at(file, rules)
+    for block in cut_blocks(file, start, limit_bytes, rules.last_record_end):
+        bom_bytes = len(codecs.BOM_UTF8) if start == 0 and block.data.startswith(codecs.BOM_UTF8) else 0
+        records = Records.of(block.data[bom_bytes:], line, rules)
+        return FirstRecords(records, start + bom_bytes, line, block.last)
+    raise empty_text(file)
 
 
 class _Head:
     """The first records of a file, and checks of them that raise errors."""
 
-    def __init__(self, file: SourceFile, rules: RecordRules) -> None:
-        block = read_head(file, HEAD_BYTES, rules.last_record_end)
+    def __init__(self, file: SourceFile, rules: Dialect) -> None:
         self.path = file.path
+        self.encoding = file.encoding
         self.rules = rules
-        self.whole_file = block.last
-        if block.data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise DataError(f"{self.path}: the file is UTF-16", f"convert it: iconv -f utf-16 -t utf-8 '{self.path}'")
-        self.bom_bytes = len(codecs.BOM_UTF8) if block.data.startswith(codecs.BOM_UTF8) else 0
-        self.data = block.data[self.bom_bytes :]
-        self.rows = Records.of(self.data, 1, rules)
+        self.first = read_first_records(file, rules)
+        self.whole_file = self.first.whole_file
+        self.rows = self.first.records
+        self.data = self.rows.data
+        if self.data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise DataError(f"{self.path}: the file is UTF-16", "set `encoding: utf-16` on the source")
         if not len(self.rows):
             raise DataError(f"{self.path}: the file holds no rows, only empty lines", "remove it from `files`")
 
@@ -97,33 +131,43 @@ class _Head:
         """Returns the names in the first line."""
         first = self.rows[0]
         if b"\r" in first:
-            raise DataError(
-                f"{self.path}: lines end in carriage returns only", f"convert them: tr '\\r' '\\n' < '{self.path}'"
-            )
+            raise DataError(f"{self.path}: lines end in carriage returns only", "set `line_ends: cr` on the source")
         try:
             first.decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{self.path}, line {self.rows.lines[0]}: the header is not UTF-8 ({error.reason}, byte {error.start})",
-                "save the file as UTF-8; if it is compressed, its name has to end in .gz or .zst",
+                f"{self.path}, line {self.rows.lines[0]}: the header is not {self.encoding.upper()} ({error.reason}, "
+                f"byte {error.start})",
+                "set the `encoding` of the source, such as cp1252 or shift_jis, which `ziggurat init` guesses; if the "
+                "file is compressed, its name has to end in .gz, .zst, .bz2, .xz or .zip",
             ) from error
         return self._split(0)
 
     def check_renamed(self, found: Sequence[str], columns: Sequence[str]) -> None:
-        """Validates that the header has as many columns as ``columns`` names."""
-        if len(found) != len(columns):
+        """Validates that the header has as many columns as ``columns`` names, up to one that it does not name.
+
+        R writes no name above the names of rows, and a delimiter at the end of a line begins a column without a name.
+        """
+        unnamed = len(columns) - len(found)
+        allowed = (-1, 0, 1) if found and not found[-1] else (0, 1)
+        if unnamed not in allowed or (unnamed and not self._has_row_of(len(columns))):
             raise self._width_delimiter_error(0, len(columns)) or DataError(
                 f"{self.path}: the header names {len(found)} columns, `columns` of the source {len(columns)}",
                 "list every column of the file under `columns`, or remove the key",
             )
 
+    def _has_row_of(self, width: int) -> bool:
+        """Whether one of the first rows after the header has ``width`` cells."""
+        return any(len(self._split(row)) == width for row in range(1, min(len(self.rows), 1 + _SAMPLE_RECORDS)))
+
     def check_columns(self, names: Sequence[str], needed: Sequence[str], place: str) -> None:
         """Validates that every needed column exists exactly once."""
-        missing = [name for name in needed if name not in names]
+        present = frozenset(names)
+        missing = [name for name in needed if name not in present]
         if missing:
             guess = self._header_delimiter_error(names, needed, missing) if place == "header" else None
             raise guess or self._missing_column_error(missing, names, needed, place)
-        repeated = [name for name in duplicates(names) if name in needed]
+        repeated = [name for name in duplicates(names) if name in set(needed)] if len(present) < len(names) else []
         if repeated:
             raise DataError(
                 f"{self.path}: the header names column {repeated[0]!r} twice",
@@ -158,15 +202,16 @@ class _Head:
         """Returns offset and line number after the header."""
         start = int(self.rows.starts[0])
         end = next((int(end) for end in self.rules.ends(self.data) if end > start), len(self.data))
-        return self.bom_bytes + end, int(self.rows.lines[0]) + self.data.count(b"\n", start, end)
+        return self.first.offset + end, int(self.rows.lines[0]) + self.data.count(b"\n", start, end)
 
     @property
     def _delimiter(self) -> str:
-        return self.rules.delimiter.decode()
+        return self.rules.delimiter.decode() or "whitespace"
 
     def _split(self, row: int, delimiter: str | None = None) -> tuple[str, ...]:
-        """Splits a record at ``delimiter``; returns no cells if a quote is left open."""
-        cells = RecordSplitter((delimiter or self._delimiter).encode())(self.rows[row])
+        """Splits a record, at another ``delimiter`` if that is given; returns no cells if a quote is left open."""
+        split = self.rules.split if delimiter is None else RecordSplitter(delimiter.encode())
+        cells = split(self.rows[row])
         return tuple(map(as_text, cells)) if isinstance(cells, list) else ()
 
     def _header_delimiter_error(
@@ -209,7 +254,7 @@ class _Head:
         return DataError(
             f"{self.path}: wrong delimiter? received {self._delimiter!r}, which splits the {what} into {received} "
             f"column{'' if received == 1 else 's'}; {other!r} splits it into {possible}",
-            "set `delimiter: " + ('"\\t"' if other == "\t" else f'"{other}"') + "` on the source",
+            f"set `delimiter: {json.dumps(other)}` on the source",
         )
 
 

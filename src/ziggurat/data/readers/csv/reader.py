@@ -24,39 +24,78 @@ from ziggurat.data.readers.assemble import Parsed, assemble
 from ziggurat.data.readers.blocks import BadRow, Position, arrow_type
 from ziggurat.data.readers.cells.number_rules import NumberRules
 from ziggurat.data.readers.cells.text import Converted, convert_text
+from ziggurat.data.readers.csv.dialect import Dialect
 from ziggurat.data.readers.csv.header import read_layout
-from ziggurat.data.readers.csv.record_split import RecordSplitter
-from ziggurat.data.readers.reader import CellsConfig, TextParser
+from ziggurat.data.readers.reader import CellsConfig, TextConfig, TextParser
 from ziggurat.data.readers.rejection_reasons import as_text, rejection_reason
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.records import RecordRules, Records, has_lone_carriage_return
 
 WRONG_WIDTH = "wrong number of columns"
 
+WHITESPACE = "whitespace"
+"""The delimiter that means runs of blanks and tabs."""
+
+_LONGEST_DELIMITER = 16
 _PARSE_BYTES = 2**20
 """Bytes that pyarrow parses at a time within a block: small enough for the processor's second-level cache."""
 
 
-class CsvSource(CellsConfig):
+class CsvSource(TextConfig, CellsConfig):
     """Delimited text: CSV, TSV and similar formats."""
 
     SUFFIXES: ClassVar[tuple[str, ...]] = (".csv", ".tsv", ".txt", ".tab", ".data", ".inter", ".user", ".item")
 
+    NEWER: ClassVar[frozenset[str]] = (
+        TextConfig.NEWER | CellsConfig.NEWER | {"skip_blanks", "quotes", "escape", "comment", "skip_lines"}
+    )
+
     name: Literal["csv"] = "csv"
     delimiter: str = ","
-    """The single character between cells; a tab is "\\t"."""
+    """What stands between cells: one character, such as "\\t" or "\\x01", several, such as "::", or ``whitespace``,
+    which means runs of blanks and tabs."""
     header: bool = True
     """Whether the first line names the columns."""
     columns: list[str] | None = None
-    """Names of all columns, in file order. Required without a header; with one, these names replace it."""
+    """Names of all columns, in file order. Required without a header; with one, these names replace it, and may name
+    one column that the header does not."""
     newlines_in_values: bool = False
-    """Whether quoted values may contain line ends. Quotes inside such values must be doubled."""
+    """Whether quoted values may contain line ends. Quotes inside such values must be doubled, or escaped."""
+    skip_blanks: bool = False
+    """Drop blanks beside delimiters, as in ``1, 2``; else they belong to the values and to the names of columns."""
+    quotes: bool = True
+    """Whether double quotes enclose values; if not, they are ordinary characters."""
+    escape: str | None = None
+    """The character, often a backslash, before a quote, a delimiter, a line end or itself that is part of a value.
+    Before any other character it stands for itself."""
+    comment: str | None = None
+    """Lines that begin with this are ignored."""
+    skip_lines: int = pydantic.Field(default=0, ge=0)
+    """Number of lines before the header, or before the first row, to ignore."""
 
     @pydantic.field_validator("delimiter")
     @classmethod
-    def _one_byte(cls, value: str) -> str:
-        if len(value.encode()) != 1 or value in '"\r\n':
-            raise ValueError("the delimiter is one ASCII character, neither a quote nor a line end")
+    def _separates(cls, value: str) -> str:
+        if not value or set(value) & set('"\r\n\0') or len(value.encode()) > _LONGEST_DELIMITER:
+            raise ValueError(
+                "the delimiter is one character or several, without quotes, line ends and NUL, or `whitespace`"
+            )
+        return value
+
+    @pydantic.field_validator("escape")
+    @classmethod
+    def _escapes(cls, value: str | None) -> str | None:
+        if value is not None and (len(value.encode()) != 1 or value in '"\r\n\0 \t'):
+            raise ValueError(
+                "the escape is one ASCII character, no quote, blank or line end; quotes are doubled anyway"
+            )
+        return value
+
+    @pydantic.field_validator("comment")
+    @classmethod
+    def _begins_lines(cls, value: str | None) -> str | None:
+        if value is not None and (not value or set(value) & set('"\r\n\0')):
+            raise ValueError("`comment` is the text at the beginning of comment lines, such as '#'; or null")
         return value
 
     @pydantic.model_validator(mode="after")
@@ -66,11 +105,25 @@ class CsvSource(CellsConfig):
         repeated = duplicates(self.columns or [])
         if repeated:
             raise ValueError(f"columns named twice: {', '.join(repeated)}")
+        if self.escape is not None and self.escape in self.delimiter and self.delimiter != WHITESPACE:
+            raise ValueError(f"the escape {self.escape!r} is part of the delimiter {self.delimiter!r}")
+        if self.newlines_in_values and not self.quotes and self.escape is None:
+            raise ValueError("with `quotes: false` and no `escape`, a value cannot hold a line end")
+        if self.skip_blanks and self.delimiter == " ":
+            raise ValueError("the delimiter is a blank itself: for runs of blanks set `delimiter: whitespace`")
         return self
 
     @property
-    def records(self) -> RecordRules:
-        return RecordRules(self.delimiter.encode(), self.newlines_in_values)
+    def records(self) -> Dialect:
+        return Dialect(
+            delimiter=b"" if self.delimiter == WHITESPACE else self.delimiter.encode(),
+            newlines_in_values=self.newlines_in_values,
+            quotes=self.quotes,
+            escape=(self.escape or "").encode(),
+            skip_blanks=self.skip_blanks,
+            comment=(self.comment or "").encode(),
+            skip_lines=self.skip_lines,
+        )
 
 
 class CsvParser(TextParser):
@@ -82,16 +135,18 @@ class CsvParser(TextParser):
 
     def __init__(self, file: SourceFile, config: CsvSource, schema: RawSchema) -> None:
         layout = read_layout(file, config.records, config.header, config.columns, schema.names)
-        self.records = config.records
+        self.records: RecordRules = config.records
+        self._dialect = config.records
         self.first_row = Position(0, layout.offset, layout.line)
         self._file = str(file.path)
         self._layout = layout
         self._schema = schema
         self._rules = config.cell_rules
-        self._split = RecordSplitter(self.records.delimiter)
+        self._split = self._dialect.split
+        self._encoding = file.encoding
         self._read = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=_PARSE_BYTES)
         self._read_whole = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=2**30)
-        self._format = pacsv.ParseOptions(delimiter=config.delimiter, newlines_in_values=config.newlines_in_values)
+        self._format = parse_options(self._dialect)
         self._own = {c.name for c in schema.columns if _needs_own_conversion(c, config.number_rules)}
         self._typed = self._conversion(
             {c.name: pa.string() if c.name in self._own else arrow_type(c) for c in schema.columns}
@@ -99,9 +154,10 @@ class CsvParser(TextParser):
         self._raw = self._conversion({column.name: pa.binary() for column in schema.columns})
 
     def parse(self, data: bytes, line: int) -> Parsed | None:
-        if has_lone_carriage_return(data) or not self.records.quotes_close(data):
+        plain = None if has_lone_carriage_return(data) else self._dialect.rewritten(data)
+        if plain is None or not self.records.quotes_close(plain):
             return None  # pyarrow would end a record at a lone CR, and treat the text after an open quote as a value
-        return self._parse_typed(data, line) or self._parse_cells(data, line)
+        return self._parse_typed(data, plain, line) or self._parse_cells(data, plain, line)
 
     def parse_slowly(self, data: bytes, line: int) -> Parsed:
         records = Records.of(data, line, self.records)
@@ -125,8 +181,8 @@ class CsvParser(TextParser):
         parsed = assemble(self._schema, columns, records.lines[rows], self._file, text_of)
         return Parsed(parsed.table, parsed.lines, sorted([*bad, *parsed.bad], key=lambda row: row.line))
 
-    def _parse_typed(self, data: bytes, line: int) -> Parsed | None:
-        table = self._read_csv(data, self._read, self._typed)
+    def _parse_typed(self, data: bytes, plain: bytes, line: int) -> Parsed | None:
+        table = self._read_csv(plain, self._read, self._typed)
         lines = None if table is None else self._lines(data, line, table.num_rows)
         if table is None or lines is None:
             return None
@@ -149,8 +205,8 @@ class CsvParser(TextParser):
             return None
         return values
 
-    def _parse_cells(self, data: bytes, line: int) -> Parsed | None:
-        table = self._read_csv(data, self._read_whole, self._raw)
+    def _parse_cells(self, data: bytes, plain: bytes, line: int) -> Parsed | None:
+        table = self._read_csv(plain, self._read_whole, self._raw)
         if table is None:
             return None
         records = Records.of(data, line, self.records)
@@ -163,9 +219,9 @@ class CsvParser(TextParser):
         text_of = lambda row: as_text(records[row])  # noqa: E731
         return assemble(self._schema, columns, records.lines, self._file, text_of)
 
-    def _read_csv(self, data: bytes, read: pacsv.ReadOptions, convert: pacsv.ConvertOptions) -> pa.Table | None:
+    def _read_csv(self, plain: bytes, read: pacsv.ReadOptions, convert: pacsv.ConvertOptions) -> pa.Table | None:
         try:
-            return pacsv.read_csv(pa.BufferReader(data), read, self._format, convert)
+            return pacsv.read_csv(pa.BufferReader(plain), read, self._format, convert)
         except pa.ArrowInvalid:
             return None
 
@@ -191,8 +247,25 @@ class CsvParser(TextParser):
         return rejection_reason(
             WRONG_WIDTH,
             f"received {width}, {self._layout.width} are expected",
-            f"correct the row; a value that holds {self.records.delimiter.decode()!r} has to be quoted",
+            f"correct the row; {self._inside_values()}",
         )
+
+    def _inside_values(self) -> str:
+        """Says how a value holds the delimiter."""
+        between = repr(self._dialect.delimiter.decode()) if self._dialect.delimiter else "a blank"
+        ways = ["quoted"] * self.records.quotes + [f"escaped by {self._dialect.escape.decode()!r}"] * bool(
+            self._dialect.escape
+        )
+        return f"a value that holds {between} has to be {' or '.join(ways)}" if ways else f"no value may hold {between}"
+
+
+def parse_options(dialect: Dialect) -> pacsv.ParseOptions:
+    """Returns how pyarrow parses text that :meth:`Dialect.rewritten` returns."""
+    return pacsv.ParseOptions(
+        delimiter=dialect.parsed_delimiter.decode(),
+        quote_char='"' if dialect.parsed_quotes else False,
+        newlines_in_values=dialect.newlines_in_values,
+    )
 
 
 def _needs_own_conversion(column: RawColumn, numbers: NumberRules) -> bool:

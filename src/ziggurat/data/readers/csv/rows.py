@@ -12,8 +12,7 @@ from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.schema import RawSchema, duplicates
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.blocks import RawBlock, arrow_type
-from ziggurat.data.readers.csv.reader import CsvSource
-from ziggurat.data.readers.csv.record_split import RecordSplitter
+from ziggurat.data.readers.csv.reader import CsvSource, parse_options
 from ziggurat.data.readers.numbered_rows import LineNumbers
 from ziggurat.data.readers.raw_rows import TextRows
 from ziggurat.data.readers.source_files import SourceFile
@@ -83,22 +82,23 @@ class CsvRows(TextRows):
 
 def split_cells(records: pa.Array, width: int, config: CsvSource) -> list[pa.Array]:
     """Splits well-formed records into ``width`` columns of type ``binary``."""
+    dialect = config.records
     data = join_text([records, pa.scalar(b"\n", pa.binary())])
     names = [str(place) for place in range(width)]
-    if len(records) and not has_lone_carriage_return(data):
+    plain = None if has_lone_carriage_return(data) else dialect.rewritten(data)
+    if len(records) and plain is not None:
         read = pacsv.ReadOptions(column_names=names, use_threads=False, block_size=2**30)
-        parse = pacsv.ParseOptions(delimiter=config.delimiter, newlines_in_values=config.newlines_in_values)
+        parse = parse_options(dialect)
         convert = pacsv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.binary()), null_values=[], strings_can_be_null=False
         )
         try:
-            table = pacsv.read_csv(pa.BufferReader(data), read, parse, convert)
+            table = pacsv.read_csv(pa.BufferReader(plain), read, parse, convert)
         except pa.ArrowInvalid:
             table = None
         if table is not None and table.num_rows == len(records):
             return [column.combine_chunks() for column in table.columns]
-    split = RecordSplitter(config.records.delimiter)
-    rows = [split(record) for record in records.to_pylist()]
+    rows = [dialect.split(record) for record in records.to_pylist()]
     return [pa.array([row[place] for row in rows], pa.binary()) for place in range(width)]
 
 

@@ -26,7 +26,7 @@ from ziggurat.data.readers.blocks import BadRow, Position, arrow_type
 from ziggurat.data.readers.cells.text import Converted, RejectedCell
 from ziggurat.data.readers.cells.typed import convert_typed, type_mismatch
 from ziggurat.data.readers.json_lines.cells import convert_json
-from ziggurat.data.readers.reader import CellsConfig, TextParser
+from ziggurat.data.readers.reader import CellsConfig, TextConfig, TextParser
 from ziggurat.data.readers.rejection_reasons import as_text, rejection_reason
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import read_head
@@ -41,10 +41,12 @@ _EXACT_FLOAT = 2.0**53
 Row = dict[str, Any]
 
 
-class JsonLinesSource(CellsConfig):
+class JsonLinesSource(TextConfig, CellsConfig):
     """One JSON object per line."""
 
     SUFFIXES: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson", ".json")
+
+    NEWER: ClassVar[frozenset[str]] = TextConfig.NEWER | CellsConfig.NEWER
 
     name: Literal["jsonl"] = "jsonl"
     optional: list[str] = pydantic.Field(default=[])

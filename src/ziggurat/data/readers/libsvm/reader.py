@@ -32,7 +32,7 @@ from ziggurat.data.readers.cells.text import CellRules
 from ziggurat.data.readers.cells.typed import convert_typed
 from ziggurat.data.readers.libsvm.numbers import NumberColumns
 from ziggurat.data.readers.libsvm.tokens import LibsvmLayout, Tokens, split_row, tokenise, tokenise_slowly
-from ziggurat.data.readers.reader import FilesConfig, TextParser
+from ziggurat.data.readers.reader import TextConfig, TextParser
 from ziggurat.data.readers.rejection_reasons import as_text
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import read_head
@@ -43,7 +43,7 @@ _SAMPLE_RECORDS = 100
 _LISTS = ("ids", "values", "fields")
 
 
-class LibsvmSource(FilesConfig):
+class LibsvmSource(TextConfig):
     """Sparse text rows: libsvm, libfm, libffm."""
 
     SUFFIXES: ClassVar[tuple[str, ...]] = (".libsvm", ".svm", ".libfm", ".fm", ".libffm", ".ffm", ".txt")

@@ -1,32 +1,22 @@
-"""Cuts a text file, compressed or not, into blocks of whole records, holding one block in memory at a time."""
+"""Cuts a text file, in whichever form it is stored, into blocks of whole records, one block in memory at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
-
-import pyarrow as pa
 
 from ziggurat.core.errors import DataError
-from ziggurat.data.readers.file_magic import HEAD_BYTES, check_magic
-from ziggurat.data.readers.source_files import COMPRESSION, SourceFile, no_permission
+from ziggurat.data.readers.source_files import SourceFile
+from ziggurat.data.readers.text.decode import ByteStream
+from ziggurat.data.readers.text.records import RecordRules
+from ziggurat.data.readers.text.stored import open_text
 
 LONGEST_RECORD_BYTES = 64 * 2**20
 """A record longer than this indicates that the file is not of the declared format."""
 
-MOST_EXPANSION, FREE_BYTES = 200, 16 * 2**20
-"""A compressed file that has become this many times as large, and more than these bytes, is not read any further. Logs
-become 5 to 30 times as large."""
-
 _READ_BYTES = 2**24
-
-
-class ByteStream(Protocol):
-    """A readable stream; ``read`` returns fewer bytes than requested only at the end."""
-
-    def read(self, nbytes: int) -> bytes: ...
+_SKIPPED_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +24,8 @@ class TextBlock:
     """Whole records of one file.
 
     Attributes:
-        data: the (decompressed) text; only a file's last block may lack the last line end.
-        offset: start of the block in the decompressed text.
+        data: the text, decompressed and in UTF-8; only a file's last block may lack the last line end.
+        offset: start of the block in that text.
         stored_bytes: bytes of the file, as stored, read so far.
         last: whether the file, or the requested range, ends with this block.
     """
@@ -53,7 +43,7 @@ def cut_blocks(
 
     Args:
         file: the file; its suffix indicates whether it is compressed.
-        offset: bytes of decompressed text to skip; must be the start of a record. In a compressed file the skipped
+        offset: bytes of that text to skip; must be the start of a record. In a compressed or encoded file the skipped
             bytes are read.
         block_bytes: how many bytes to read at a time.
         last_record_end: returns, for text that begins at a record, the offset after the last whole record; 0 if there
@@ -64,7 +54,7 @@ def cut_blocks(
         DataError: the file vanished, changed, is truncated, corrupt or not text, a record exceeds 64 MiB, or a file is
             more than 200 times as large once decompressed.
     """
-    with _open_text(file, offset) as (text, stored):
+    with open_text(file, offset) as (text, stored):
         stream = text if stop is None else _LimitedStream(text, stop - offset)
         carry = b""
         while True:
@@ -96,7 +86,30 @@ def read_head(file: SourceFile, limit_bytes: int, last_record_end: Callable[[byt
     """
     for block in cut_blocks(file, 0, limit_bytes, last_record_end):
         return block
-    raise DataError(f"{file.path}: the file is empty once decompressed", "remove it from `files`, or write it anew")
+    raise empty_text(file)
+
+
+def empty_text(file: SourceFile) -> DataError:
+    """Returns the error for a file that holds bytes, but no text."""
+    return DataError(f"{file.path}: the file is empty once decompressed", "remove it from `files`, or write it anew")
+
+
+def first_record_at(file: SourceFile, rules: RecordRules) -> tuple[int, int]:
+    """Returns offset and number of the line at which the records of ``file`` begin.
+
+    Raises:
+        DataError: the lines to skip are the whole file, or longer than a mebibyte.
+    """
+    if not rules.skip_lines:
+        return 0, 1
+    head = read_head(file, _SKIPPED_BYTES, lambda data: data.rfind(b"\n") + 1).data
+    ends = [match.end() for match in re.finditer(rb"\n", head)][: rules.skip_lines]
+    if len(ends) < rules.skip_lines or ends[-1] == file.size_bytes:
+        raise DataError(
+            f"{file.path}: no row follows the first {rules.skip_lines} lines, which `skip_lines` leaves out",
+            "correct `skip_lines` of the source",
+        )
+    return ends[-1], rules.skip_lines + 1
 
 
 def read_byte_range(file: SourceFile, start: int, end: int | None) -> bytes:
@@ -105,7 +118,7 @@ def read_byte_range(file: SourceFile, start: int, end: int | None) -> bytes:
     Raises:
         DataError: the file vanished or changed, is truncated or corrupt.
     """
-    with _open_text(file, start) as (stream, _):
+    with open_text(file, start) as (stream, _):
         parts: list[bytes] = []
         remaining = 2**62 if end is None else end - start
         while remaining and (part := stream.read(min(remaining, _READ_BYTES))):
@@ -125,70 +138,6 @@ class _LimitedStream:
         data = self._stream.read(min(nbytes, self._remaining))
         self._remaining -= len(data)
         return data
-
-
-class _DecompressedStream:
-    """The text of a compressed file; refuses one that was made to become huge.
-
-    Args:
-        stream: the decompressed text.
-        stored: returns the number of stored bytes read so far.
-        file: the file, for the message.
-    """
-
-    def __init__(self, stream: ByteStream, stored: Callable[[], int], file: SourceFile) -> None:
-        self._stream, self._stored, self._file, self._size = stream, stored, file, 0
-
-    def read(self, nbytes: int) -> bytes:
-        data = self._stream.read(nbytes)
-        self._size += len(data)
-        if self._size > FREE_BYTES and self._size > MOST_EXPANSION * self._stored():
-            raise DataError(
-                f"{self._file.path}: {self._stored():,} bytes of it have become {self._size:,}, and at most "
-                f"{MOST_EXPANSION} times as many are read: such a file can be made to fill any memory or disk",
-                "if its content is right, decompress it yourself and name the decompressed file",
-            )
-        return data
-
-
-def _skip(stream: ByteStream, count: int) -> None:
-    """Reads and discards ``count`` bytes of ``stream``."""
-    while count:
-        skipped = len(stream.read(min(count, 2**20)))
-        if not skipped:
-            return
-        count -= skipped
-
-
-@contextmanager
-def _open_text(file: SourceFile, offset: int) -> Generator[tuple[ByteStream, Callable[[], int]]]:
-    """Opens the decompressed text at ``offset``, with a function that returns the number of stored bytes read."""
-    file.check_unchanged()
-    codec = COMPRESSION.get(file.path.suffix)
-    try:
-        with pa.OSFile(str(file.path)) as raw:
-            check_magic(file, raw.read(HEAD_BYTES))
-            raw.seek(0)
-            if codec is None:
-                raw.seek(offset)
-                yield cast("ByteStream", raw), raw.tell
-            else:
-                with pa.CompressedInputStream(raw, codec) as stream:
-                    text = _DecompressedStream(cast("ByteStream", stream), raw.tell, file)
-                    _skip(text, offset)
-                    yield text, raw.tell
-    except PermissionError as error:
-        raise no_permission(file.path) from error
-    except OSError as error:
-        file.check_unchanged()
-        if codec is None:
-            raise DataError(
-                f"{file.path}: cannot be read ({error})", "check the disk or network mount of this file"
-            ) from error
-        raise DataError(
-            f"{file.path}: truncated or corrupt {codec} data ({error})",
-            "copy or download it again, whole, and run the same command again",
-        ) from error
 
 
 def _check_length(file: SourceFile, more_bytes: int, offset: int) -> None:

@@ -25,10 +25,23 @@ class RecordRules:
     Attributes:
         delimiter: one byte between fields.
         newlines_in_values: a line end inside quotes belongs to the value.
+        quotes: whether quotes enclose values; if not, they are ordinary characters.
+        skip_lines: lines before the first record, which are none.
     """
 
     delimiter: bytes = b","
     newlines_in_values: bool = False
+    quotes: bool = True
+    skip_lines: int = 0
+
+    @property
+    def drops_lines(self) -> bool:
+        """Whether lines other than empty ones may be no records; see :meth:`is_record`."""
+        return False
+
+    def is_record(self, line: bytes) -> bool:
+        """Whether a line that is not empty is a record."""
+        return True
 
     @cached_property
     def _quoted(self) -> re.Pattern[bytes]:
@@ -52,7 +65,7 @@ class RecordRules:
 
     def quotes_close(self, data: bytes) -> bool:
         """Whether every quoted value in ``data`` is closed and, unless ``newlines_in_values``, ends on its own line."""
-        if b'"' not in data:
+        if not self.quotes or b'"' not in data:
             return True
         quoted = self._quoted_spans(data, np.frombuffer(data, np.uint8))
         if quoted.left_open:
@@ -121,6 +134,9 @@ class Records:
         else:
             lines = first_line + np.arange(len(starts), dtype=np.int64)
         filled = stops > starts
+        if rules.drops_lines:
+            rows = np.flatnonzero(filled)
+            filled[rows] = [rules.is_record(data[starts[row] : stops[row]]) for row in rows]
         return cls(data, starts[filled], stops[filled], lines[filled], first_line + count_lines(data))
 
     def __len__(self) -> int:
