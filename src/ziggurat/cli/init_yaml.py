@@ -15,6 +15,7 @@ from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ColumnProfile
 from ziggurat.data.inference.labels import InferredLabel
 from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference, InferredFeature, Part
+from ziggurat.data.inference.words import plain_name
 from ziggurat.data.readers.source_files import COMPRESSION
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
@@ -68,9 +69,11 @@ def _source(found: Inference, folder: Path) -> Iterator[str]:
             "  # a space follows each delimiter; it is part of text values" if sample.space_after_delimiter else ""
         )
         yield f"    delimiter: {json.dumps(sample.delimiter)}{space_after_delimiter}"
-        yield f"    header: {str(sample.header).lower()}"
+        known = f"  # the columns of {found.layout}" if sample.header and found.layout else ""
+        yield f"    header: {str(sample.header).lower()}{known}"
         if not sample.header:
-            yield f"    columns: {_flow(sample.frame.columns)}  # invented names: rename them here and below"
+            names = f"the layout of {found.layout}" if found.layout else "invented names: rename them here and below"
+            yield f"    columns: {_flow(sample.frame.columns)}  # {names}"
         if sample.newlines_in_values:
             yield "    newlines_in_values: true"
     if sample.columns is not None:
@@ -256,7 +259,8 @@ def _flow(items: list[str], quote: bool = False) -> str:
 
 def feature_name(column: str) -> str:
     """Returns the column's name with characters replaced that a feature's name may not have."""
-    visible = "".join("/" if unicodedata.category(each) in INVISIBLE else each for each in column)
+    named = plain_name(column)
+    visible = "".join("/" if unicodedata.category(each) in INVISIBLE else each for each in named)
     plain = re.sub(r"[./\\:]+", "_", visible).strip().lstrip("@")
     return plain.encode()[:200].decode(errors="ignore") or "column"
 

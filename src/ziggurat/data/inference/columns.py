@@ -56,6 +56,7 @@ class ColumnProfile:
             until the way of the file is known (:mod:`ziggurat.data.inference.numbers`).
         whole_floats: whether whole numbers are written or stored as floats, as in ``123.0``.
         example: a cell as written, where that is unusual.
+        declared: the type that the header states (:mod:`ziggurat.data.inference.header_types`).
         ascending: whether every value exceeds the previous one.
         non_numeric_cells: the few cells that keep the column from being numeric.
     """
@@ -85,6 +86,7 @@ class ColumnProfile:
     number_ways: tuple[NumberRules, ...] = ()
     whole_floats: bool = False
     example: str = ""
+    declared: str | None = None
     ascending: bool = False
     non_numeric_cells: tuple[str, ...] = ()
 
@@ -183,6 +185,21 @@ def number_profile(profile: ColumnProfile, values: pl.Series, complete: bool) ->
     return replace(
         found, null_words=profile.null_words, number_ways=profile.number_ways, example=profile.example, time_format=None
     )
+
+
+def text_profile(series: pl.Series, complete: bool) -> ColumnProfile:
+    """Profiles text cells as they are, whatever they look like."""
+    return _described(series, ValueType.TEXT, complete)
+
+
+def list_profile(series: pl.Series, delimiter: str, complete: bool) -> ColumnProfile:
+    """Profiles text cells as several values with a delimiter between them."""
+    lists = series.str.split(delimiter)
+    elements = lists.explode()
+    found = _text(elements.set(elements == "", None).alias(series.name), complete)
+    longest = int(lists.list.len().max() or 0)  # pyright: ignore[reportArgumentType]
+    missing = _share(series.is_null(), series)
+    return replace(found, rows=len(series), missing=missing, many=True, delimiter=delimiter, longest=longest)
 
 
 def _other_numbers(series: pl.Series, uniques: pl.Series, complete: bool) -> ColumnProfile | None:

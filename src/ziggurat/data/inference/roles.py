@@ -6,8 +6,7 @@ Every result is a guess with a reason, for a person to confirm. Names suggest wh
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,7 +15,9 @@ import polars as pl
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ColumnProfile, number_profile, profile_frame, split_cells
-from ziggurat.data.inference.labels import InferredLabel, find_labels, is_binary
+from ziggurat.data.inference.header_types import with_header_types
+from ziggurat.data.inference.labels import InferredLabel, is_binary
+from ziggurat.data.inference.layouts import Kind, Layout, label_of, recognise
 from ziggurat.data.inference.numbers import read_numbers, rules_of_file
 from ziggurat.data.inference.sample import LogSample, read_sample
 from ziggurat.data.inference.whole_numbers import is_quantity, whole_numbers
@@ -44,7 +45,7 @@ class InferredFeature:
     """A feature, or an excluded column (``kind`` None), with the reason."""
 
     profile: ColumnProfile
-    kind: Literal["numeric", "categorical", "bag", "sequence"] | None
+    kind: Kind | None
     reason: str
     table: str | None = None
 
@@ -69,6 +70,7 @@ class Inference:
     group: ColumnProfile | None = None
     time: ColumnProfile | None = None
     numbers: NumberRules = PLAIN
+    layout: str | None = None
     weights: tuple[str, ...] = ()
     other_labels: tuple[str, ...] = ()
 
@@ -86,14 +88,22 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
     """
     parts = sort_files(files)
     sample = read_sample(parts["train"])
+    layout = recognise(sample, str(files[0].path))
     profiles, numbers = with_file_numbers(profile_frame(sample.frame, sample.complete), sample)
-    profiles = _with_criteo_names(profiles, sample)
-    labels = find_labels(profiles, label, files[0].path)
+    profiles = with_header_types(profiles, sample)
+    labels = label_of(layout, profiles, label, files[0].path)
     label_names = {chosen.profile.name for chosen in labels}
     rest = [profile for profile in profiles if profile.name not in label_names]
-    time = find_time(rest)
-    group = next((profile for profile in rest if is_group(profile)), None)
-    features = [_infer_feature(profile, time, sample.frame[profile.name]) for profile in rest]
+    named = {profile.name: profile for profile in rest}
+    time = _time_of(layout, named) or find_time(rest)
+    group = named.get(layout.group) if layout is not None and layout.group else None
+    group = group or next((profile for profile in rest if is_group(profile)), None)
+    kinds = layout.kinds if layout is not None else {}
+    features = [
+        _known_feature(profile, time, kinds.get(profile.name))
+        or _infer_feature(profile, time, sample.frame[profile.name])
+        for profile in rest
+    ]
     if not any(feature.kind for feature in features):
         raise _no_feature(features, labels, files[0])
     features = _shared_tables(features, sample)
@@ -106,6 +116,7 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
         group=group,
         time=time,
         numbers=numbers,
+        layout=layout.name if layout is not None else None,
         weights=tuple(profile.name for profile in rest if words(profile.name) & WEIGHT_WORDS and profile.numeric),
         other_labels=tuple(profile.name for profile in rest if is_binary(profile)),
     )
@@ -180,13 +191,51 @@ def is_group(profile: ColumnProfile) -> bool:
     return bool(named & GROUP_WORDS) and not named & {"feature", "age"} and profile.distinct < 0.9 * profile.rows
 
 
+def _time_of(layout: Layout | None, profiles: Mapping[str, ColumnProfile]) -> ColumnProfile | None:
+    """Returns the time column of a layout, if each row has a time."""
+    profile = profiles.get(layout.time) if layout is not None and layout.time is not None else None
+    if layout is None or profile is None or profile.missing or profile.distinct < 3:
+        return None
+    if layout.time_format is None:
+        return profile if is_time(profile) else None
+    note = f"{layout.time_format} since 1970: so is the layout"
+    return replace(profile, time_format=layout.time_format, time_note=profile.time_note or note)
+
+
+def _known_feature(
+    profile: ColumnProfile, time: ColumnProfile | None, known: tuple[Kind | None, str] | None
+) -> InferredFeature | None:
+    """Returns the feature that a layout or a typed header makes of a column; None if its values have to decide."""
+    if time is not None and profile.name == time.name:
+        return None
+    constant = (profile.distinct <= 1 and profile.missing < 0.01) or profile.distinct == 0
+    if constant or (known is None and profile.declared is None):
+        return None
+    if known is not None:
+        kind, why = known
+        if kind == "numeric":
+            return InferredFeature(profile, kind, why) if profile.numeric else None
+        return InferredFeature(profile, kind, f"{_count(profile)}; {why}" if kind else why)
+    if profile.declared == "float_seq":
+        return InferredFeature(profile, None, "a list of numbers by its header: no feature takes one")
+    if profile.declared == "float":
+        return InferredFeature(profile, "numeric", "a number by its header") if profile.numeric else None
+    if profile.many:
+        sequence = bool(words(profile.name) & {*SEQUENCE_WORDS, "list"})
+        spread = f"{profile.distinct:,} different values, up to {profile.longest} a row"
+        return InferredFeature(profile, "sequence" if sequence else "bag", f"{spread}; tokens by its header")
+    if profile.rows >= 100 and profile.distinct > 0.95 * profile.rows * (1 - profile.missing):
+        return InferredFeature(profile, None, "a token that is different in nearly every row")
+    return InferredFeature(profile, "categorical", f"{_count(profile)}; a token by its header")
+
+
 def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl.Series) -> InferredFeature:
     """Infers the kind of feature that a column is, or why it is excluded."""
     if not profile.name.strip():
         return InferredFeature(profile, None, "without a name, as an index that was written along")
     if (profile.distinct <= 1 and profile.missing < 0.01) or profile.distinct == 0:
         return InferredFeature(profile, None, "always the same: nothing to learn from")
-    if profile is time:
+    if time is not None and profile.name == time.name:
         return InferredFeature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
     if profile.is_temporal:
         return InferredFeature(profile, None, "dates: as values they would not repeat")
@@ -303,18 +352,6 @@ def _infer_split(
     if time is not None:
         return InferredSplit("time", "the last rows test, those before them validate: no look ahead")
     return InferredSplit("random", "there is no time to split by")
-
-
-def _with_criteo_names(profiles: list[ColumnProfile], sample: LogSample) -> list[ColumnProfile]:
-    """Names the columns of the Criteo layout (1 label, 13 integers, 26 hashed categories), which has no header."""
-    if sample.format != "csv" or sample.header or len(profiles) != 40 or not is_binary(profiles[0]):
-        return profiles
-    hashed = all(re.fullmatch("[0-9a-f]{8}", str(value)) for profile in profiles[14:] for value in profile.common[:3])
-    if not hashed or not all(profile.numeric for profile in profiles[1:14]):
-        return profiles
-    names = ["label", *(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27))]
-    sample.frame.columns = names
-    return profile_frame(sample.frame, sample.complete)
 
 
 def _count(profile: ColumnProfile) -> str:

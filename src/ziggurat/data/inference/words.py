@@ -51,9 +51,24 @@ QUANTITY_WORDS = frozenset({  # whole numbers that count something
 })  # fmt: skip
 
 
+_HEADER_TYPE = re.compile(r"^(.+):(token|token_seq|float|float_seq)$")
+
+
+def header_type(name: str) -> str | None:
+    """Returns the type that a column's name ends in, as in ``user_id:token``; None if it does not."""
+    found = _HEADER_TYPE.match(name)
+    return None if found is None else found[2]
+
+
+def plain_name(name: str) -> str:
+    """Returns a column's name without the type that it may end in."""
+    found = _HEADER_TYPE.match(name)
+    return name if found is None else found[1]
+
+
 def words(name: str) -> frozenset[str]:
-    """Splits a column's name into words: ``userId`` and ``user_id`` -> {user, id}."""
-    separated = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    """Splits a column's name into words: ``userId`` and ``user_id`` -> {user, id}; a type at its end is left out."""
+    separated = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", plain_name(name))
     return frozenset(word for word in re.split(r"[^a-z0-9]+", separated.lower()) if word)
 
 
