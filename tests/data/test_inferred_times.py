@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import random
 from datetime import datetime, timedelta
+from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
+from ziggurat.cli.init import draft_config
 from ziggurat.data.inference.columns import ColumnProfile, profile_column
 from ziggurat.data.inference.roles import find_time
+from ziggurat.data.inference.times import parts_that_vary
+from ziggurat.training.experiment import load_experiment
+from ziggurat.training.train import train
 
 HOURS = [datetime(2024, 1, 1) + timedelta(minutes=17 * k) for k in range(4_000)]  # 48 days
 
@@ -114,3 +120,58 @@ def test_the_time_of_the_row_is_the_one_named_so() -> None:
     assert find_time([birth, gaps, shown]) is shown
     assert find_time([birth, shown, at]) is at
     assert find_time([birth, gaps]) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "time_format", "parts"),
+    [
+        (HOURS[0], timedelta(minutes=17), "%d.%m.%Y %H:%M", ("hour", "weekday", "age")),
+        (HOURS[0], timedelta(days=1), "%d.%m.%Y", ("weekday", "age")),
+        (HOURS[0], timedelta(minutes=3), "%d.%m.%Y %H:%M", ("hour", "age")),  # four days
+        (HOURS[0], timedelta(seconds=1), "iso", ()),
+    ],
+)
+def test_parts_that_may_tell_rows_apart(
+    first: datetime, step: timedelta, time_format: str, parts: tuple[str, ...]
+) -> None:
+    written = "%Y-%m-%d %H:%M:%S" if time_format == "iso" else time_format
+    cells = pl.Series("at", [(first + k * step).strftime(written) for k in range(2_000)])
+    assert parts_that_vary(cells, time_format) == parts
+    if time_format == "iso":
+        return
+    typed = pl.Series("at", [first + k * step for k in range(2_000)])
+    assert parts_that_vary(typed, "iso") == parts
+    numbers = pl.Series("at", [int((first + k * step - datetime(1970, 1, 1)).total_seconds()) for k in range(2_000)])
+    assert set(parts_that_vary(numbers, "seconds")) >= {*parts}
+
+
+def test_features_from_time_are_offered_and_can_be_used_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    rows = [f"{draw.integers(9)},{time:%m/%d/%Y %I:%M %p},{draw.integers(2)}" for time in HOURS[:2_000]]
+    Path("log.csv").write_text("item,seen,click\n" + "\n".join(rows) + "\n")
+    text = draft_config("log.csv")
+    assert (
+        '  time_format: "%m/%d/%Y %I:%M %p"  # text such as 01/01/2024 12:00 AM; UTC where no zone is written' in text
+    )
+    offers = [line for line in text.splitlines() if "kind: time" in line]
+    assert [line.partition(",")[0] for line in offers] == [
+        "  # - {name: seen_hour",
+        "  # - {name: seen_weekday",
+        "  # - {name: seen_age",
+    ]
+    Path("exp.yaml").write_text(text.replace("  # - {name: seen_", "  - {name: seen_"))
+    experiment = load_experiment("exp.yaml", ["training.epochs=1"])
+    assert [feature.name for feature in experiment.features] == ["item", "seen_hour", "seen_weekday", "seen_age"]
+    assert experiment.data.split.name == "time"
+    assert train(experiment, "run").results is not None
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    rows = [f"{k % 9},{time:%d.%m.%Y} ,{k % 2}" if k % 5 else f"{k % 9},,{k % 2}" for k, time in enumerate(HOURS[:900])]
+    (tmp_path / "log.csv").write_text("item,seen,click\n" + "\n".join(rows) + "\n")
+    text = draft_config(tmp_path / "log.csv")
+    assert "  time: null  # no column has a time in each row; seen has none in 20.0% of the rows; name one and" in text
+    assert "  group: null  # no column looks like a user whose rows are ranked; name one, for GAUC" in text

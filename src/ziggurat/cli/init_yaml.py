@@ -21,6 +21,11 @@ from ziggurat.data.readers.source_files import COMPRESSION
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
 _LISTED_FILES = 20
 _MODEL = "deepfm"
+_TIME_PARTS = {
+    "hour": "offered: the hour of the day, UTC; try whether it helps",
+    "weekday": "offered: the weekday, UTC; try whether it helps",
+    "age": "offered: the age of the log; in a split by time, rows after training count as its newest",
+}
 
 
 def render(found: Inference, name: str, folder: Path, schema: str | None = None) -> str:
@@ -123,14 +128,15 @@ def _group_and_time(found: Inference) -> Iterator[str]:
     if found.group is not None:
         yield f"  group: {scalar(found.group.name)}  # for GAUC: the ranking within each {found.group.name}"
     else:
-        yield "  group: null  # a user-like column, for GAUC"
+        yield "  group: null  # no column looks like a user whose rows are ranked; name one, for GAUC"
     if found.time is not None:
         yield f"  time: {scalar(found.time.name)}"
         zone = "" if found.time.numeric else "; UTC where no zone is written"
         written = str(found.time.time_format)
         yield f"  time_format: {json.dumps(written) if '%' in written else written}  # {found.time.time_note}{zone}"
     else:
-        yield "  time: null  # a column of times or of numbers that grow with time, for splits by time"
+        holes = "".join(f"; {each.name} has none in {each.missing:.1%} of the rows" for each in found.incomplete_times)
+        yield f"  time: null  # no column has a time in each row{holes}; name one and its time_format to split by time"
 
 
 def _features(found: Inference) -> Iterator[str]:
@@ -143,6 +149,22 @@ def _features(found: Inference) -> Iterator[str]:
             target = scalar(feature_name(feature.table))
             pooling = f"pooling: {{name: target_attention, target: {target}}}"
             yield f"  #   to attend to it from {target}, add: {pooling}"
+    yield from _time_features(found)
+
+
+def _time_features(found: Inference) -> Iterator[str]:
+    """Yields the features that can be made of the time of the row."""
+    if found.time is None:
+        return
+    column = found.time.name
+    taken = {feature_name(feature.profile.name) for feature in found.features}
+    for part in found.time_parts:
+        name = "hour_of_day" if column == part == "hour" else feature_name(f"{plain_name(column)}_{part}")
+        if name in taken:
+            continue
+        encoding = "" if part == "age" else ", as: categorical"
+        text = f"{{name: {scalar(name)}, kind: time, column: {scalar(column)}, part: {part}{encoding}}}"
+        yield f"  # - {text}  # {_TIME_PARTS[part]}"
 
 
 def _comment(feature: InferredFeature) -> str:

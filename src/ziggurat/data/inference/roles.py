@@ -20,6 +20,7 @@ from ziggurat.data.inference.labels import InferredLabel, is_binary
 from ziggurat.data.inference.layouts import Kind, Layout, label_of, recognise
 from ziggurat.data.inference.numbers import read_numbers, rules_of_file
 from ziggurat.data.inference.sample import LogSample, read_sample
+from ziggurat.data.inference.times import parts_that_vary
 from ziggurat.data.inference.whole_numbers import is_quantity, whole_numbers
 from ziggurat.data.inference.words import (
     GROUP_WORDS,
@@ -60,7 +61,23 @@ class InferredSplit:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """The inferred description of some logs."""
+    """The inferred description of some logs.
+
+    Attributes:
+        sample: the rows that were examined.
+        files: the files of each part.
+        labels: the labels.
+        features: what becomes of every other column.
+        split: how rows are split.
+        group: the column of users or the like.
+        time: the column of the rows' times.
+        numbers: how the files write numbers.
+        layout: the name of the public layout that the files have.
+        time_parts: the parts of the time that may be features.
+        incomplete_times: columns of times in which some cells are empty.
+        weights: columns that may be weights.
+        other_labels: further columns that may be labels.
+    """
 
     sample: LogSample
     files: dict[Part, list[SourceFile]]
@@ -71,6 +88,8 @@ class Inference:
     time: ColumnProfile | None = None
     numbers: NumberRules = PLAIN
     layout: str | None = None
+    time_parts: tuple[str, ...] = ()
+    incomplete_times: tuple[ColumnProfile, ...] = ()
     weights: tuple[str, ...] = ()
     other_labels: tuple[str, ...] = ()
 
@@ -117,6 +136,8 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
         time=time,
         numbers=numbers,
         layout=layout.name if layout is not None else None,
+        time_parts=_time_parts(time, sample),
+        incomplete_times=tuple(profile for profile in rest if profile.time_format is not None and profile.missing),
         weights=tuple(profile.name for profile in rest if words(profile.name) & WEIGHT_WORDS and profile.numeric),
         other_labels=tuple(profile.name for profile in rest if is_binary(profile)),
     )
@@ -202,6 +223,12 @@ def _time_of(layout: Layout | None, profiles: Mapping[str, ColumnProfile]) -> Co
     return replace(profile, time_format=layout.time_format, time_note=profile.time_note or note)
 
 
+def _time_parts(time: ColumnProfile | None, sample: LogSample) -> tuple[str, ...]:
+    if time is None or time.time_format is None:
+        return ()
+    return parts_that_vary(sample.frame[time.name], time.time_format)
+
+
 def _known_feature(
     profile: ColumnProfile, time: ColumnProfile | None, known: tuple[Kind | None, str] | None
 ) -> InferredFeature | None:
@@ -238,7 +265,7 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
     if time is not None and profile.name == time.name:
         return InferredFeature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
     if profile.is_temporal:
-        return InferredFeature(profile, None, "dates: as values they would not repeat")
+        return InferredFeature(profile, None, "times: as values they would not repeat; `kind: time` uses parts of them")
     if profile.number_ways:
         if profile.numeric:
             return InferredFeature(profile, "numeric", f"numbers such as {profile.example}")

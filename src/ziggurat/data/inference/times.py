@@ -17,9 +17,12 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from ziggurat.core.schema import RawColumn, ValueType
 from ziggurat.data.inference.words import TIME_WORDS, words
+from ziggurat.data.readers.cells.text import CellRules
 from ziggurat.data.readers.cells.time_patterns import cast_pattern_times, parse_pattern_time, time_pattern
-from ziggurat.data.readers.cells.times import EPOCH_UNITS, ISO, cast_times
+from ziggurat.data.readers.cells.times import EPOCH_UNITS, ISO, cast_times, holds_hours
+from ziggurat.data.readers.cells.typed import convert_typed, type_mismatch
 
 _CLOCK = re.compile(
     r"(?<![\d])(?P<clock>\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)(?P<half>\s*[AaPp]\.?[Mm]\.?(?![A-Za-z]))?"
@@ -45,6 +48,8 @@ _DIGIT_WORDS = TIME_WORDS | {
 _HOUR_WORDS = frozenset({"hour", "hours", "hr", "yyyymmddhh"})
 _FIRST, _LAST = 631_152_000.0, 2_082_758_400.0  # 1990 to 2036, in which digits without a name must lie
 _DAY = 86_400.0
+_HOURS = 3
+"""Different hours from which on the hour may tell rows apart."""
 _EQUALLY = 0.9
 """Two readings are told apart if the way from row to row is in one at most this share of that in the other."""
 _PARSED = 50_000
@@ -107,6 +112,31 @@ def number_times(values: pl.Series, minimum: float, maximum: float) -> TimeGuess
 
 def _reads(pattern: str, cells: Sequence[str]) -> bool:
     return all(parse_pattern_time(cell, time_pattern(pattern)) is not None for cell in cells)
+
+
+def parts_that_vary(cells: pl.Series, time_format: str) -> tuple[str, ...]:
+    """Returns the parts of a time column that may tell rows apart: the hour, the weekday over a week, the age over a day.
+
+    Args:
+        cells: the cells as sampled, text, numbers or typed times.
+        time_format: the format that reads them.
+    """
+    present = cells.drop_nulls()
+    column = RawColumn(cells.name, ValueType.TIME, time_format=time_format)
+    array = present.to_arrow()
+    if type_mismatch(array.type, column) is not None:
+        return ()
+    values = convert_typed(array, column, CellRules()).values.drop_null().to_numpy(zero_copy_only=False)
+    if not len(values):
+        return ()
+    parts: list[str] = []
+    if holds_hours(time_format) and len(np.unique(values % _DAY // 3600)) >= _HOURS:
+        parts.append("hour")
+    if values.max() - values.min() >= 7 * _DAY:
+        parts.append("weekday")
+    if values.max() - values.min() >= _DAY:
+        parts.append("age")
+    return tuple(parts)
 
 
 def _grows(values: pl.Series, first: float, last: float) -> bool:
