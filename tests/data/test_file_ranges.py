@@ -13,9 +13,9 @@ from reader_kit import INTEGER, TEXT, read, schema
 
 from ziggurat.data.readers import reader
 from ziggurat.data.readers.blocks import Position
+from ziggurat.data.readers.columnar import reader as columnar_reader
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource
-from ziggurat.data.readers.parquet import reader as parquet_reader
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.reader import RawSource
 from ziggurat.data.readers.source import SourceConfig, open_source
@@ -32,7 +32,7 @@ ROWS = (150, 1, 90)
 
 @pytest.fixture(autouse=True)
 def small_file_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (reader, parquet_reader):
+    for module in (reader, columnar_reader):
         monkeypatch.setattr(module, "FILE_RANGE_BYTES", 500)
 
 

@@ -143,7 +143,7 @@ def test_files_of_different_formats_are_named(tmp_path: Path) -> None:
 def test_a_truncated_parquet_file_is_rejected(tmp_path: Path) -> None:
     pl.DataFrame({"x": range(1000)}).write_parquet(tmp_path / "whole.parquet")
     write(tmp_path / "cut.parquet", (tmp_path / "whole.parquet").read_bytes()[:500])
-    with pytest.raises(DataError, match=r"cut\.parquet: not a readable Parquet file"):
+    with pytest.raises(DataError, match=r"cut\.parquet: truncated, corrupt or no Parquet file"):
         read_sample(resolve_files(["cut.parquet"], tmp_path, []))
 
 

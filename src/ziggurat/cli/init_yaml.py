@@ -6,7 +6,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ziggurat.cli.model_names import model_names
@@ -93,6 +93,8 @@ def _source(found: Inference, folder: Path) -> Iterator[str]:
         yield f"    null_values: {_flow(['', *null_words], quote=True)}  # texts that mean missing"
     if any(profile.nan for profile in used):
         yield "    nan_is_missing: true"
+    if any(profile.infinity for profile in used):
+        yield "    infinity_is_missing: true"
     yield from _numbers(found)
 
 
@@ -142,13 +144,18 @@ def _group_and_time(found: Inference) -> Iterator[str]:
 def _features(found: Inference) -> Iterator[str]:
     yield "features:  # leave out what is known only after the label: it would leak"
     owners = {feature.table for feature in found.features if feature.table}
+    names = unique_names([feature.profile.name for feature in found.features])
     for feature in found.features:
-        text = _feature(feature, shared=feature.profile.name in owners)
-        yield f"  - {text}  # {_comment(feature)}" if feature.kind else f"  # - {text}  # left out: {feature.reason}"
+        text = _feature(feature, names, shared=feature.profile.name in owners)
+        note = found.sample.notes.get(feature.profile.name)
+        comment = _comment(feature) + (f"; {note}" if note else "")
+        yield f"  - {text}  # {comment}" if feature.kind else f"  # - {text}  # left out: {feature.reason}"
         if feature.kind == "sequence" and feature.table is not None:
-            target = scalar(feature_name(feature.table))
+            target = scalar(names[feature.table])
             pooling = f"pooling: {{name: target_attention, target: {target}}}"
             yield f"  #   to attend to it from {target}, add: {pooling}"
+    for column, reason in found.sample.left_out.items():
+        yield f"  # - {{column: {scalar(column)}}}  # left out: {' '.join(reason.split())}"
     yield from _time_features(found)
 
 
@@ -172,13 +179,15 @@ def _comment(feature: InferredFeature) -> str:
     return feature.reason + (f"; {missing:.0%} missing" if missing >= 0.005 else "")
 
 
-def _feature(feature: InferredFeature, shared: bool) -> str:
+def _feature(feature: InferredFeature, names: Mapping[str, str], shared: bool) -> str:
     profile = feature.profile
-    name = feature_name(profile.name)
+    name = names[profile.name]
     parts = [f"name: {scalar(name)}", f"kind: {feature.kind or ('numeric' if profile.numeric else 'categorical')}"]
     if name != profile.name:
         parts.append(f"column: {scalar(profile.name)}")
-    if feature.kind == "numeric":
+    if feature.kind == "vector":
+        parts.append(f"length: {profile.vector}, transforms: [{{name: fill, value: 0}}, {{name: standardise}}]")
+    elif feature.kind == "numeric":
         parts.append(f"transforms: [{', '.join(_transforms(profile))}]")
     elif feature.kind is not None:
         if profile.type is ValueType.INTEGER:
@@ -190,7 +199,7 @@ def _feature(feature: InferredFeature, shared: bool) -> str:
         if feature.kind == "sequence":
             parts.append(f"last: {min(50, max(1, profile.longest))}")
         if feature.table is not None:
-            parts.append(f"table: {scalar(feature_name(feature.table))}")
+            parts.append(f"table: {scalar(names[feature.table])}")
         else:
             parts.append(f"encoder: {_encoder(profile, shared)}")
     return f"{{{', '.join(parts)}}}"
@@ -236,7 +245,8 @@ def _model(found: Inference) -> Iterator[str]:
     yield "  early_stopping: {patience: 2}  # evaluations without a better validation log-loss"
     few = [f for f in found.features if f.kind == "categorical" and 2 <= f.profile.distinct <= 10]
     slices = [feature for feature in few if feature.profile is not found.group]
-    chosen = _flow([feature_name(feature.profile.name) for feature in slices[:2]])
+    names = unique_names([feature.profile.name for feature in found.features])
+    chosen = _flow([names[feature.profile.name] for feature in slices[:2]])
     yield f"evaluation: {{slices: {chosen}}}  # categorical features for whose values metrics are reported separately"
 
 
@@ -277,6 +287,20 @@ def _file_list(found: Inference, part: Part, folder: Path) -> str:
 
 def _flow(items: list[str], quote: bool = False) -> str:
     return f"[{', '.join(json.dumps(item, ensure_ascii=False) if quote else scalar(item) for item in items)}]"
+
+
+def unique_names(columns: Sequence[str]) -> dict[str, str]:
+    """Returns a name for the feature of each column; those that :func:`feature_name` makes equal get numbers."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for column in columns:
+        name, number = feature_name(column), 1
+        while name in taken:
+            number += 1
+            name = f"{feature_name(column)} {number}"
+        taken.add(name)
+        names[column] = name
+    return names
 
 
 def feature_name(column: str) -> str:

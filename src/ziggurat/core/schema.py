@@ -24,11 +24,20 @@ class ValueType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class VectorElement:
+    """One number of a column of vectors, which are lists of ``length`` numbers; ``index`` counts from 0."""
+
+    column: str
+    index: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class RawColumn:
     """One column that a reader must find in the logs.
 
     Attributes:
-        name: name of the column in the file.
+        name: name of the column in the file, or the path of a value inside one, such as ``geo.lat``.
         type: type of a cell, or of each of its values if ``many``.
         many: whether a cell holds several values (a bag or a sequence): a list, or text split by ``delimiter``.
         delimiter: separates the values of a text cell; ignored for list columns.
@@ -36,6 +45,7 @@ class RawColumn:
         brackets: whether a text cell of several values is a list in brackets, such as ``[3, 1, 2]``; ignored for list
             columns.
         time_format: how the times of a TIME column are written: see :mod:`ziggurat.data.readers.cells.times`.
+        vector: the number of a vector that the column is made of; its ``name`` is then free.
     """
 
     name: str
@@ -45,6 +55,12 @@ class RawColumn:
     required: bool = False
     brackets: bool = False
     time_format: str = "iso"
+    vector: VectorElement | None = None
+
+    @property
+    def source(self) -> str:
+        """The column of the file, or the path in it, that is read."""
+        return self.name if self.vector is None else self.vector.column
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,8 @@ def _file_safe(name: str) -> str:
     return name
 
 
+MOST_NUMBERS = 4096
+"""Most numbers of a vector: each is a dense feature with statistics of its own."""
 NAME_BYTES = 200
 """A file name has at most 255 bytes, and those of encoders a prefix and a suffix."""
 _FileSafe = Annotated[str, pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$"), pydantic.AfterValidator(_file_safe)]
@@ -224,6 +226,22 @@ class NumericFeature(_Feature):
     @property
     def bucketised(self) -> bool:
         return bool(self.transforms) and self.transforms[-1].name == "bucketise"
+
+
+class VectorFeature(_Feature):
+    """A list of ``length`` numbers in every row, such as an embedding: as many dense features."""
+
+    kind: Literal["vector"] = "vector"
+    length: int = pydantic.Field(ge=1, le=MOST_NUMBERS)
+    """Number of numbers; a row with a list of another length is rejected, one without a list has missing numbers."""
+    transforms: tuple[StepConfig, ...] = ()
+    """Steps, applied to each number by itself, as those of a numeric feature; ``bucketise`` is none of them."""
+
+    @pydantic.model_validator(mode="after")
+    def _dense(self) -> Self:
+        if any(step.name == "bucketise" for step in self.transforms):
+            raise ValueError("the numbers of a vector are dense inputs: leave out bucketise")
+        return self
 
 
 class _IdFeature(_Feature):
@@ -368,6 +386,6 @@ IdFeature = CategoricalFeature | BagFeature | SequenceFeature
 InputFeature = NumericFeature | IdFeature
 """A feature that is an input of the model as it stands."""
 FeatureConfig = Annotated[
-    NumericFeature | CategoricalFeature | BagFeature | SequenceFeature | TimeFeature,
+    NumericFeature | VectorFeature | CategoricalFeature | BagFeature | SequenceFeature | TimeFeature,
     pydantic.Field(discriminator="kind"),
 ]

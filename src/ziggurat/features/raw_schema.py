@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.core.schema import RawColumn, RawSchema, ValueType, VectorElement
 from ziggurat.data.readers.cells.times import ISO
 from ziggurat.features.config import (
     BagFeature,
@@ -21,8 +21,10 @@ from ziggurat.features.config import (
     SequenceFeature,
     Targets,
     TimeFeature,
+    VectorFeature,
 )
 from ziggurat.features.tables import resolve_tables
+from ziggurat.features.vectors import vector_inputs
 
 _NUMBER = (ValueType.FLOAT, ValueType.INTEGER)
 _TIME = (ValueType.TIME,)
@@ -40,6 +42,7 @@ class _Use:
         required: whether empty cells are rejected.
         delimiter: separates the values of a cell; None for single values.
         brackets: whether a cell is a list in brackets.
+        vector: the number of a vector that the column is.
         time_format: how times are written, if they are read as times.
     """
 
@@ -50,6 +53,7 @@ class _Use:
     delimiter: str | None = None
     brackets: bool = False
     time_format: str = ISO
+    vector: VectorElement | None = None
 
 
 def raw_schema(data: DataConfig, features: Sequence[FeatureConfig]) -> RawSchema:
@@ -93,6 +97,9 @@ def _feature_uses(features: Sequence[FeatureConfig]) -> Iterable[_Use]:
             yield _Use(feature.source_column, user, _TIME, time_format=feature.time_format)
         elif isinstance(feature, NumericFeature):
             yield _Use(feature.source_column, user, _NUMBER)
+        elif isinstance(feature, VectorFeature):
+            for number in vector_inputs(feature):
+                yield _Use(number.source_column, user, (ValueType.FLOAT,), vector=number.vector)
         else:
             many = isinstance(feature, BagFeature | SequenceFeature)
             delimiter, brackets = (feature.delimiter, feature.brackets) if many else (None, False)
@@ -145,6 +152,11 @@ def _column(name: str, uses: list[_Use]) -> RawColumn:
                 f"column {name!r}: {listed.user} reads lists in brackets, {plain.user} reads plain values",
                 "give both `brackets: true`, or neither",
             )
+        if use.vector != first.vector:
+            raise ConfigError(
+                f"column {name!r}: {first.user} and {use.user} read it as different vectors, or one as a plain column",
+                "give vectors of one column the same `length`, and rename a column that is called like their numbers",
+            )
         common = tuple(kind for kind in types if kind in use.types)
         if not common:
             raise ConfigError(
@@ -166,6 +178,7 @@ def _column(name: str, uses: list[_Use]) -> RawColumn:
         required=any(use.required for use in uses),
         brackets=first.brackets,
         time_format=first.time_format,
+        vector=first.vector,
     )
 
 

@@ -32,9 +32,11 @@ from ziggurat.features.config import (
     InputFeature,
     NumericFeature,
     TimeFeature,
+    VectorFeature,
 )
 from ziggurat.features.encoders.identity import IdentityConfig
 from ziggurat.features.numeric.steps import ClipConfig, FillConfig, StandardiseConfig, StepConfig
+from ziggurat.features.vectors import vector_inputs
 
 Seconds = npt.NDArray[np.float64]
 Days = npt.NDArray[np.int64]
@@ -93,10 +95,15 @@ class TimeId(CategoricalFeature):
 
 
 def inputs_of(features: Sequence[FeatureConfig | InputFeature]) -> tuple[InputFeature, ...]:
-    """Returns the inputs of the model, in the order of the features: time features are replaced by what they become."""
+    """Returns the inputs of the model, in order: times and vectors are replaced by what they become."""
     found: list[InputFeature] = []
     for feature in features:
-        found.extend(_inputs(feature) if isinstance(feature, TimeFeature) else [feature])
+        if isinstance(feature, TimeFeature):
+            found.extend(_inputs(feature))
+        elif isinstance(feature, VectorFeature):
+            found.extend(vector_inputs(feature))
+        else:
+            found.append(feature)
     return tuple(found)
 
 

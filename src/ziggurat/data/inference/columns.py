@@ -45,6 +45,8 @@ class ColumnProfile:
         common: the most frequent values, as written in the file.
         null_words: texts in the column that mean a missing value.
         nan: whether the numbers include NaN.
+        infinity: whether they include infinities.
+        vector: number of numbers in each cell, if the cells are vectors; else 0.
         many: whether cells hold lists, or text with ``delimiter`` between values.
         delimiter: the delimiter between the values of a text cell; None if the file holds lists.
         brackets: whether the text cells are lists in brackets.
@@ -76,6 +78,8 @@ class ColumnProfile:
     common: tuple[Any, ...] = ()
     null_words: tuple[str, ...] = ()
     nan: bool = False
+    infinity: bool = False
+    vector: int = 0
     many: bool = False
     delimiter: str | None = None
     brackets: bool = False
@@ -103,8 +107,12 @@ class ColumnProfile:
 def profile_column(series: pl.Series, complete: bool) -> ColumnProfile:
     """Profiles one column; ``complete`` says whether the sample is the whole log."""
     kind = series.dtype
-    if isinstance(kind, pl.List | pl.Array):
-        lists = series.cast(pl.List(kind.inner)) if isinstance(kind, pl.Array) else series  # pyright: ignore[reportArgumentType]
+    if isinstance(kind, pl.Array):
+        elements = _float(series.explode().cast(pl.Float64).alias(series.name), complete)
+        missing = _share(series.is_null(), series)
+        return replace(elements, rows=len(series), missing=missing, many=True, vector=kind.size, longest=kind.size)
+    if isinstance(kind, pl.List):
+        lists = series
         elements = profile_column(lists.explode().alias(series.name), complete)
         longest = int(lists.list.len().max() or 0)  # pyright: ignore[reportArgumentType]
         return replace(elements, rows=len(series), missing=_share(lists.is_null(), series), many=True, longest=longest)
@@ -267,13 +275,14 @@ def _split(series: pl.Series, uniques: pl.Series, complete: bool) -> ColumnProfi
 
 
 def _float(series: pl.Series, complete: bool) -> ColumnProfile:
-    nan = bool(series.is_nan().any())
-    values = series.fill_nan(None)
+    nan, infinity = bool(series.is_nan().any()), bool(series.is_infinite().any())
+    values = series.set(~series.is_finite(), None) if nan or infinity else series
     finite = values.drop_nulls()
     integral = finite.len() > 0 and bool(((finite == finite.floor()) & (finite.abs() < 2.0**53)).all())
     if integral:
-        return replace(_number(values.cast(pl.Int64), ValueType.INTEGER, complete), nan=nan, whole_floats=True)
-    return replace(_number(values, ValueType.FLOAT, complete), nan=nan)
+        profile = _number(values.cast(pl.Int64), ValueType.INTEGER, complete)
+        return replace(profile, nan=nan, infinity=infinity, whole_floats=True)
+    return replace(_number(values, ValueType.FLOAT, complete), nan=nan, infinity=infinity)
 
 
 def _number(series: pl.Series, kind: ValueType, complete: bool) -> ColumnProfile:

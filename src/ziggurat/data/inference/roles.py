@@ -274,6 +274,8 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
             None,
             f"numbers such as {profile.example}, written otherwise than most of the file's: write them alike",
         )
+    if profile.vector:
+        return InferredFeature(profile, "vector", f"vectors of {profile.vector} numbers")
     if profile.many:
         sequence = bool(words(profile.name) & SEQUENCE_WORDS)
         spread = f"{profile.distinct:,} different values, up to {profile.longest} a row"

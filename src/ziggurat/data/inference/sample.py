@@ -8,37 +8,50 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ziggurat.core.errors import DataError
+from ziggurat.data.inference.columnar_sample import sample_columnar
 from ziggurat.data.inference.header import files_with_same_header, find_delimiter, is_header
+from ziggurat.data.inference.json_sample import flatten_objects
 from ziggurat.data.inference.libsvm import MAX_ROWS, read_libsvm
+from ziggurat.data.readers.arrow.reader import ArrowSource
 from ziggurat.data.readers.csv.dialect import Dialect
 from ziggurat.data.readers.csv.header import read_layout
 from ziggurat.data.readers.csv.record_split import RecordSplitter
+from ziggurat.data.readers.file_magic import HEAD_BYTES
+from ziggurat.data.readers.orc.reader import OrcSource
+from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import cut_blocks, read_head
 
-FormatName = Literal["csv", "parquet", "jsonl", "libsvm"]
+FormatName = Literal["csv", "parquet", "arrow", "orc", "jsonl", "libsvm"]
 
 SAMPLE_BYTES = 32 << 20
 SAMPLE_RANGES = 4
-GROUP_ROWS = 2**20
-"""Most rows that are taken from a row group of a Parquet file."""
 SUFFIXES: dict[str, FormatName] = {
-    ".parquet": "parquet", ".pq": "parquet",
+    ".parquet": "parquet", ".pq": "parquet", ".orc": "orc",
+    ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow", ".arrows": "arrow",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".libsvm": "libsvm", ".svm": "libsvm", ".libfm": "libsvm", ".fm": "libsvm", ".libffm": "libsvm", ".ffm": "libsvm",
     ".tsv": "csv", ".csv": "csv",
 }  # fmt: skip
+
+
+_MAGIC: dict[bytes, FormatName] = {b"PAR1": "parquet", b"ARROW1\0": "arrow", b"FEA1": "arrow", b"ORC": "orc"}
+_COLUMNAR: dict[str, type[ParquetSource | ArrowSource | OrcSource]] = {
+    "parquet": ParquetSource,
+    "arrow": ArrowSource,
+    "orc": OrcSource,
+}
+_JSON_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,8 @@ class LogSample:
         newlines_in_values: whether a quoted value contains a line end.
         columns: libsvm field names, if the entries have fields.
         numeric: libsvm columns of numbers.
+        left_out: column or path -> why no feature can be made of it, for what the frame does not hold.
+        notes: column or path -> what was done to its values.
     """
 
     format: FormatName
@@ -68,6 +83,8 @@ class LogSample:
     newlines_in_values: bool = False
     columns: tuple[str, ...] | None = None
     numeric: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def is_sidecar(path: Path) -> bool:
@@ -78,9 +95,10 @@ def is_sidecar(path: Path) -> bool:
 def detect_format(file: SourceFile) -> FormatName:
     """Detects the format by the first bytes, then by the suffix, then by the first lines; CSV by default."""
     with file.stored.open("rb") as stream:
-        magic = stream.read(4)
-    if magic == b"PAR1":
-        return "parquet"
+        magic = stream.read(HEAD_BYTES)
+    for name, kind in _MAGIC.items():
+        if magic.startswith(name):
+            return kind
     if file.format_suffix in SUFFIXES:
         return SUFFIXES[file.format_suffix]
     head = read_head(file, 64 << 10, _last_line_end).data.decode("utf-8", "replace").lstrip("\ufeff").splitlines()
@@ -114,11 +132,13 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
         listed = ", ".join(f"{path.name} ({kind})" for path, kind in formats.items())
         raise DataError(f"files of several formats: {listed}", "run `ziggurat init` on files of one format")
     kind = next(iter(formats.values()))
-    if kind == "parquet":
-        sample = _parquet(files, limit_bytes)
+    if kind in ("parquet", "arrow", "orc"):
+        sample = _columnar(kind, files, limit_bytes)
     else:
         sampled = _same_header(files) if kind == "csv" else files
-        text, complete = _read_lines(sampled, limit_bytes // 4 if kind == "libsvm" else limit_bytes)
+        text, complete = _read_lines(
+            sampled, {"libsvm": limit_bytes // 4, "jsonl": min(limit_bytes, _JSON_BYTES)}.get(kind, limit_bytes)
+        )
         complete = complete and len(sampled) == len(files)
         sample = (
             _csv(text, complete, files[0])
@@ -222,11 +242,16 @@ def _csv(text: bytes, complete: bool, file: SourceFile) -> LogSample:
 
 
 def _json_lines(text: bytes, complete: bool) -> LogSample:
-    try:
-        frame = pl.read_ndjson(io.BytesIO(text), infer_schema_length=None, ignore_errors=True)
-    except pl.exceptions.PolarsError as error:
-        raise DataError(f"cannot be read as JSON lines: {error}", "write one JSON object a line") from error
-    return LogSample("jsonl", frame, None, complete)
+    objects: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            value = json.loads(line) if line.strip() else None
+        except (ValueError, RecursionError):
+            continue  # preparation reports it, by line
+        if isinstance(value, dict):
+            objects.append(cast("dict[str, Any]", value))
+    flat = flatten_objects(objects)
+    return LogSample("jsonl", flat.frame, None, complete, left_out=flat.left_out, notes=flat.notes)
 
 
 def _libsvm(text: bytes, complete: bool, files: Sequence[SourceFile]) -> LogSample:
@@ -235,32 +260,7 @@ def _libsvm(text: bytes, complete: bool, files: Sequence[SourceFile]) -> LogSamp
     return LogSample("libsvm", found.frame, None, complete, columns=found.columns, numeric=found.numeric)
 
 
-def _head_of_group(path: Path, group: int) -> pa.Table:
-    """Returns the first rows of a row group, which may declare many more than it has bytes."""
-    try:
-        with pq.ParquetFile(path) as parquet:
-            batches = parquet.iter_batches(GROUP_ROWS, row_groups=[group])
-            first = next(batches, None)
-            return parquet.schema_arrow.empty_table() if first is None else pa.Table.from_batches([first])
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: not a readable Parquet file ({error})", "copy or write it again") from error
-
-
-def _parquet(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
-    groups: list[tuple[Path, int]] = []
-    rows = size = 0
-    for file in files:
-        try:
-            metadata = pq.read_metadata(file.path)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{file.path}: not a readable Parquet file ({error})", "copy or write it again") from error
-        rows += metadata.num_rows
-        for group in range(metadata.num_row_groups):
-            groups.append((file.path, group))
-            size += metadata.row_group(group).total_byte_size
-    keep = max(1, min(len(groups), len(groups) * limit_bytes // max(1, size)))
-    chosen = [groups[len(groups) * k // keep] for k in range(keep)]
-    tables = [_head_of_group(path, group) for path, group in chosen]
-    frame = pl.from_arrow(pa.concat_tables(tables, promote_options="permissive"))
-    assert isinstance(frame, pl.DataFrame)
-    return LogSample("parquet", frame, rows, keep == len(groups) and frame.height == rows)
+def _columnar(kind: Literal["parquet", "arrow", "orc"], files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
+    found = sample_columnar(files, _COLUMNAR[kind](files=[]), limit_bytes)
+    flat = found.flat
+    return LogSample(kind, flat.frame, found.rows, found.complete, left_out=flat.left_out, notes=flat.notes)

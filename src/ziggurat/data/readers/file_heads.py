@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from ziggurat.core.errors import DataError, nearest
 from ziggurat.core.schema import RawSchema
+from ziggurat.data.readers.columnar.file import ColumnarFile
+from ziggurat.data.readers.columnar.paths import resolve
+from ziggurat.data.readers.columnar_formats import ColumnarSource, columnar_format
 from ziggurat.data.readers.csv.header import read_first_records
 from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.json_lines.paths import find_steps
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource
 from ziggurat.data.readers.libsvm.reader import LibsvmSource
-from ziggurat.data.readers.parquet.reader import ParquetSource, open_parquet
 from ziggurat.data.readers.rejection_reasons import as_text
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import read_head
 from ziggurat.data.readers.text.records import RecordRules, Records
 
-AnySource = CsvSource | ParquetSource | JsonLinesSource | LibsvmSource
+AnySource = CsvSource | ColumnarSource | JsonLinesSource | LibsvmSource
 
 _CSV_BYTES = 64 * 2**10
 _JSON_BYTES = 2**20
@@ -33,11 +37,13 @@ class FileHead:
         file: the file.
         names: the columns in file order; for JSON lines, the keys in the first mebibyte; for libsvm, none.
         has_rows: whether a row follows the header.
+        holds: whether it has a column, given its name or path.
     """
 
     file: SourceFile
     names: tuple[str, ...]
     has_rows: bool
+    holds: Callable[[str], bool]
 
 
 def read_file_head(file: SourceFile, config: AnySource) -> FileHead:
@@ -51,14 +57,21 @@ def read_file_head(file: SourceFile, config: AnySource) -> FileHead:
             return _csv(file, config)
         case JsonLinesSource():
             return _json_lines(file)
-        case ParquetSource():
-            with open_parquet(file) as parquet:
-                return FileHead(file, tuple(parquet.schema_arrow.names), parquet.metadata.num_rows > 0)
         case LibsvmSource():
-            return FileHead(file, (), True)
+            return _named(file, (), True)
+        case _:
+            open_file, _ = columnar_format(config)
+            with open_file(file, ()) as opened:
+                return _columnar(file, opened)
 
 
-def check_columns(path: object, names: Sequence[str], needed: RawSchema, optional: Sequence[str] = ()) -> None:
+def check_columns(
+    path: object,
+    names: Sequence[str],
+    needed: RawSchema,
+    optional: Sequence[str] = (),
+    holds: Callable[[str], bool] | None = None,
+) -> None:
     """Validates that rows have the columns which the run's features need.
 
     Args:
@@ -66,14 +79,17 @@ def check_columns(path: object, names: Sequence[str], needed: RawSchema, optiona
         names: the existing columns.
         needed: the columns of the features.
         optional: needed columns that may be absent.
+        holds: whether a column exists, given its name or path; default: whether it is one of ``names``.
 
     Raises:
         DataError: columns are missing; the message lists them, the existing columns and the nearest matches.
     """
-    missing = [name for name in needed.names if name not in names and name not in optional]
+    holds = holds or names.__contains__
+    sources = dict.fromkeys(column.source for column in needed.columns)
+    missing = [name for name in sources if not holds(name) and name not in optional]
     if not missing:
         return
-    free = [name for name in names if name not in needed.names]
+    free = [name for name in names if name not in sources]
     close = {name: nearest(name, free) for name in missing}
     guesses = [f"rename {found!r} to {name!r}" for name, found in close.items() if found is not None]
     add = "add the missing columns, with empty cells where the values are unknown"
@@ -95,24 +111,34 @@ def _csv(file: SourceFile, config: CsvSource) -> FileHead:
     records = first_records.records
     has_rows = len(records) > config.header or not first_records.whole_file
     if not config.header:
-        return FileHead(file, tuple(config.columns or ()), has_rows)
+        return _named(file, tuple(config.columns or ()), has_rows)
     first = records[0] if len(records) else b"\0"
     cells = config.records.split(first)
     found = () if isinstance(cells, str) or b"\0" in first or b"\r" in first else tuple(map(as_text, cells))
     if config.columns is not None and found and abs(len(found) - len(config.columns)) <= 1:
         found = tuple(config.columns)
-    return FileHead(file, found, has_rows)
+    return _named(file, found, has_rows)
+
+
+def _named(file: SourceFile, names: tuple[str, ...], has_rows: bool) -> FileHead:
+    return FileHead(file, names, has_rows, names.__contains__)
+
+
+def _columnar(file: SourceFile, opened: ColumnarFile) -> FileHead:
+    schema = opened.schema
+    return FileHead(file, tuple(schema.names), opened.rows != 0, lambda name: resolve(schema, name) is not None)
 
 
 def _json_lines(file: SourceFile) -> FileHead:
     block = read_head(file, _JSON_BYTES, RecordRules().last_record_end)
     records = Records.of(block.data.removeprefix(codecs.BOM_UTF8), 1, RecordRules())
-    keys: dict[str, None] = {}
+    objects: list[dict[str, Any]] = []
     for row in range(len(records)):
         try:
             value = json.loads(records[row])
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            keys.update(dict.fromkeys(value))
-    return FileHead(file, tuple(keys), True)
+            objects.append(cast("dict[str, Any]", value))
+    keys = dict.fromkeys(key for each in objects for key in each)
+    return FileHead(file, tuple(keys), True, lambda name: find_steps(objects, name) is not None)

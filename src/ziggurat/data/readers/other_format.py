@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ziggurat.core.errors import DataError
+from ziggurat.data.readers.arrow.reader import ArrowSource
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.file_heads import AnySource
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource
+from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.source_files import SourceFile, format_suffix
 
-_PLAIN = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_PLAIN = {
+    ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet",
+    ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow", ".arrows": "arrow", ".orc": "orc",
+}  # fmt: skip
 
 _DELIMITED = {".csv", ".tsv"}
 """If all of the run's own files end in one of these, the other suffix means the other delimiter."""
@@ -31,7 +36,7 @@ def config_for_format(files: Sequence[SourceFile], config: AnySource) -> AnySour
     if len(formats) > 1:
         shown = " and ".join(f"{file.path} ({name or config.name})" for name, file in formats.items())
         raise DataError(f"files of several formats: {shown}", "predict the files of each format by themselves")
-    missing = config.model_dump(include={"null_values", "nan_is_missing"})
+    missing = config.model_dump(include={"null_values", "nan_is_missing", "infinity_is_missing"})
     match next(iter(formats)):
         case "csv":
             return CsvSource.model_validate({"files": [], **missing})
@@ -39,6 +44,10 @@ def config_for_format(files: Sequence[SourceFile], config: AnySource) -> AnySour
             return CsvSource.model_validate({"files": [], "delimiter": "\t", **missing})
         case "parquet":
             return ParquetSource.model_validate({"files": [], **missing})
+        case "arrow":
+            return ArrowSource.model_validate({"files": [], **missing})
+        case "orc":
+            return OrcSource.model_validate({"files": [], **missing})
         case "jsonl":
             return JsonLinesSource.model_validate({"files": [], **missing})
         case _:

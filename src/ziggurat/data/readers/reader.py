@@ -84,8 +84,10 @@ class CellsConfig(FilesConfig):
     """The mark between thousands of numbers that are text: ",", ".", "'" or " "; empty: there is none."""
     symbols: list[str] = pydantic.Field(default=[])
     """Signs around numbers that are text: currencies, as in ["$", "EUR"], and "%", which divides by 100."""
+    infinity_is_missing: bool = False
+    """Treat infinities as missing values instead of rejecting the row."""
 
-    NEWER: ClassVar[frozenset[str]] = frozenset({"decimal", "thousands", "symbols"})
+    NEWER: ClassVar[frozenset[str]] = frozenset({"decimal", "thousands", "symbols", "infinity_is_missing"})
 
     @pydantic.model_validator(mode="after")
     def _numbers_can_be_read(self) -> Self:
@@ -98,7 +100,9 @@ class CellsConfig(FilesConfig):
 
     @property
     def cell_rules(self) -> CellRules:
-        return CellRules(tuple(self.null_values), self.nan_is_missing, self.number_rules)
+        return CellRules(
+            tuple(self.null_values), self.nan_is_missing, self.number_rules, infinity_is_missing=self.infinity_is_missing
+        )
 
 
 class RawSource(ABC):

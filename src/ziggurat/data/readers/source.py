@@ -9,21 +9,26 @@ from typing import Annotated
 import pydantic
 
 from ziggurat.core.schema import RawSchema
+from ziggurat.data.readers.arrow.reader import ArrowSource
+from ziggurat.data.readers.columnar.reader import ColumnarReader
+from ziggurat.data.readers.columnar_formats import columnar_format
 from ziggurat.data.readers.csv.reader import CsvParser, CsvSource
 from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
 from ziggurat.data.readers.libsvm.reader import LibsvmParser, LibsvmSource
-from ziggurat.data.readers.parquet.reader import ParquetReader, ParquetSource
+from ziggurat.data.readers.orc.reader import OrcSource
+from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.reader import BLOCK_BYTES, THREADS, RawSource, TextSource
 from ziggurat.data.readers.source_files import resolve_files
 
 SourceConfig = Annotated[
-    CsvSource | ParquetSource | JsonLinesSource | LibsvmSource, pydantic.Field(discriminator="name")
+    CsvSource | ParquetSource | ArrowSource | OrcSource | JsonLinesSource | LibsvmSource,
+    pydantic.Field(discriminator="name"),
 ]
-"""Any source; its ``name`` selects the format: csv, parquet, jsonl or libsvm."""
+"""Any source; its ``name`` selects the format: csv, parquet, arrow, orc, jsonl or libsvm."""
 
 
 def open_source(
-    config: CsvSource | ParquetSource | JsonLinesSource | LibsvmSource,
+    config: CsvSource | ParquetSource | ArrowSource | OrcSource | JsonLinesSource | LibsvmSource,
     folder: Path,
     schema: RawSchema,
     files: Sequence[str] | None = None,
@@ -55,5 +60,6 @@ def open_source(
         case LibsvmSource():
             block_bytes = max(1, int(block_bytes * config.block_share))
             return TextSource(found, lambda file: LibsvmParser(file, config, schema), schema, block_bytes, threads)
-        case ParquetSource():
-            return ParquetReader(found, config, schema, block_bytes)
+        case ParquetSource() | ArrowSource() | OrcSource():
+            open_file, what = columnar_format(config)
+            return ColumnarReader(found, open_file, what, schema, config.cell_rules, block_bytes)

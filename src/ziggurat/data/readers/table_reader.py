@@ -10,7 +10,8 @@ from ziggurat.core.schema import RawSchema
 from ziggurat.data.readers.assemble import assemble, join
 from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.data.readers.cells.text import CellRules
-from ziggurat.data.readers.cells.typed import convert_typed, type_mismatch
+from ziggurat.data.readers.columnar.convert import convert_columns, mismatch
+from ziggurat.data.readers.columnar.paths import ColumnPath, resolve
 
 NAME = "<rows in memory>"
 
@@ -22,22 +23,24 @@ def read_table(table: pa.Table, schema: RawSchema, rules: CellRules | None = Non
         DataError: a column is missing, or its type cannot be converted to the declared one.
     """
     rules = rules or CellRules(("",), False)
-    columns: list[pa.Array] = []
+    paths: dict[str, ColumnPath] = {}
     for column in schema.columns:
-        if column.name not in table.column_names:
-            close = nearest(column.name, table.column_names)
+        name = column.source
+        path = paths.get(name) or resolve(table.schema, name)
+        if path is None:
+            close = nearest(name, table.column_names)
             raise DataError(
-                f"{NAME}: no column {column.name!r}; there are: {', '.join(table.column_names[:20])}",
+                f"{NAME}: no column {name!r}; there are: {', '.join(table.column_names[:20])}",
                 f"did you mean {close!r}?" if close else "add the column",
             )
-        problem = type_mismatch(table.schema.field(column.name).type, column)
+        problem = mismatch(path.type, column)
         if problem is not None:
-            raise DataError(f"{NAME}, column {column.name!r}: {problem[0]}", problem[1])
-        columns.append(table.column(column.name).combine_chunks())
+            raise DataError(f"{NAME}, column {name!r}: {problem[0]}", problem[1])
+        paths[name] = path
     lines = np.arange(1, table.num_rows + 1, dtype=np.int64)
-    converted = [
-        convert_typed(_array(values), column, rules) for values, column in zip(columns, schema.columns, strict=True)
-    ]
+    used = list(dict.fromkeys(path.column for path in paths.values()))
+    batch = pa.RecordBatch.from_arrays([_array(table.column(name).combine_chunks()) for name in used], names=used)
+    converted = convert_columns(schema, lambda name: paths[name].take(batch), rules)
     parsed = join(schema, [assemble(schema, converted, lines, NAME, lambda row: _text_of(table, row))])
     return RawBlock(parsed.table, parsed.lines, NAME, parsed.bad)
 

@@ -7,7 +7,7 @@ CSV          unchanged lines; cell by cell if the   cells as strings            
              delimiter or the columns change
 JSON lines   keys as cells                          unchanged lines             features and numbers typed,
                                                                                 other keys as text
-Parquet      values as text, nested ones as JSON    values, also nested ones    every column in its own type
+columnar     values as text, nested ones as JSON    values, also nested ones    every column in its own type
 libsvm       the fields, typed                      the fields, typed           the fields, typed
 ===========  =====================================  ==========================  ===================================
 """
@@ -24,6 +24,8 @@ import pyarrow as pa
 
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.blocks import arrow_type
+from ziggurat.data.readers.columnar.rows import ColumnarRows
+from ziggurat.data.readers.columnar_formats import columnar_format
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.csv.rows import CsvRows
 from ziggurat.data.readers.file_heads import AnySource, FileHead, check_columns, read_file_head
@@ -31,8 +33,6 @@ from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSo
 from ziggurat.data.readers.json_lines.rows import JsonRows
 from ziggurat.data.readers.libsvm.reader import LibsvmSource
 from ziggurat.data.readers.other_format import config_for_format
-from ziggurat.data.readers.parquet.reader import ParquetSource
-from ziggurat.data.readers.parquet.rows import ParquetRows
 from ziggurat.data.readers.raw_rows import BlockRows, LineRows, RawRows
 from ziggurat.data.readers.reader import RawSource
 from ziggurat.data.readers.source import open_source
@@ -84,7 +84,7 @@ def open_pass_through(config: AnySource, files: Sequence[str], needed: RawSchema
     optional = config.optional if isinstance(config, JsonLinesSource) else ()
     for head in heads:
         if _has_plausible_names(head, needed):
-            check_columns(head.file.path, head.names, needed, optional)
+            check_columns(head.file.path, head.names, needed, optional, head.holds)
     nonempty = [str(head.file.path) for head in heads if head.has_rows or not _has_plausible_names(head, needed)]
     schema = _all_columns(config, needed) if isinstance(config, LibsvmSource) else needed
     source = open_source(config, Path(), schema, nonempty) if nonempty else None
@@ -95,7 +95,7 @@ def open_pass_through(config: AnySource, files: Sequence[str], needed: RawSchema
 
 def _has_plausible_names(head: FileHead, needed: RawSchema) -> bool:
     """Returns whether the names look like column names. If not, the reader reports the problem, e.g. the delimiter."""
-    if set(needed.names) & set(head.names):
+    if any(head.holds(column.source) for column in needed.columns):
         return True
     return len(head.names) > 1 and not any(name.replace(".", "", 1).isdecimal() for name in head.names)
 
@@ -105,7 +105,9 @@ def _rows_and_output(
 ) -> tuple[RawRows, Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]]:
     """Returns the reader of complete rows and the function that opens the output, as in the module's table."""
     files = [head.file for head in heads]
-    typed = needed if suffix == ".parquet" else None
+    everywhere = {name for head in heads for name in head.names}
+    own = [c for c in needed.columns if c.vector is None and (c.name in everywhere or "." not in c.name)]
+    typed = RawSchema(tuple(own)) if suffix == ".parquet" else None
     delimiters = {c.name: c.delimiter for c in needed.columns if c.many and not c.brackets}  # other lists: JSON
     match config:
         case CsvSource():
@@ -118,12 +120,12 @@ def _rows_and_output(
         case JsonLinesSource():
             if suffix == ".jsonl":
                 return LineRows(files, RecordRules()), json_lines
-            names = {str(head.file.path): (*head.names, *needed.names) for head in heads}
+            names = {str(head.file.path): (*head.names, *(column.name for column in own)) for head in heads}
             rows = JsonRows(files, names, delimiters, typed, _common_keys(config, heads, needed))
-        case ParquetSource():
-            rows = ParquetRows(files)
         case LibsvmSource():
             rows = BlockRows(pa.schema([(column.name, arrow_type(column)) for column in needed.columns]))
+        case _:
+            rows = ColumnarRows(files, *columnar_format(config))
     return rows, partial(_table_output, schema=rows.schema, delimiters=delimiters)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.data.readers.columnar.paths import splits
 from ziggurat.data.readers.file_heads import check_columns
 from ziggurat.data.readers.table_reader import NAME
 
@@ -20,6 +21,7 @@ Table = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]]
 _ONE_TYPE = "give each column values of one type, as many as every other column has"
 _FAILURES = (pa.ArrowException, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
 """What Arrow and the libraries of data frames raise for values that they cannot convert."""
+MOST_DEPTH = 32
 _COLLECTIONS = (list, tuple, set, frozenset, dict, np.ndarray)
 
 
@@ -35,12 +37,15 @@ def to_arrow(rows: Table, needed: RawSchema) -> pa.Table:
     """
     if isinstance(rows, Mapping):
         given = cast("Mapping[Any, Any]", rows)
-        check_columns(NAME, [str(name) for name in given], needed)
-        columns = {column.name: _array(given[column.name], column) for column in needed.columns}
-        return _converted(lambda: pa.table(columns))
+        holds = lambda name: any(first in given for first, _ in splits(name))  # noqa: E731
+        check_columns(NAME, [str(name) for name in given], needed, holds=holds)
+        columns = {_first(column.source, given): column for column in needed.columns}
+        arrays = {name: _array(given[name], column) for name, column in columns.items()}
+        return _converted(lambda: pa.table(arrays))
     if isinstance(rows, pl.DataFrame):
-        check_columns(NAME, rows.columns, needed)
-        frame = rows.select(needed.names)
+        holds = lambda name: any(first in rows.columns for first, _ in splits(name))  # noqa: E731
+        check_columns(NAME, rows.columns, needed, holds=holds)
+        frame = rows.select(list(dict.fromkeys(_first(column.source, rows.columns) for column in needed.columns)))
         return _converted(frame.to_arrow)
     table: Any = rows
     if not isinstance(table, pa.Table):
@@ -51,11 +56,18 @@ def to_arrow(rows: Table, needed: RawSchema) -> pa.Table:
             )
         table = _converted(lambda: pa.table(rows))
     names: list[str] = table.column_names
-    check_columns(NAME, names, needed)
-    for name in needed.names:
+    holds = lambda name: any(first in names for first, _ in splits(name))  # noqa: E731
+    check_columns(NAME, names, needed, holds=holds)
+    used = list(dict.fromkeys(_first(column.source, names) for column in needed.columns))
+    for name in used:
         if names.count(name) > 1:
             raise DataError(f"{NAME}: column {name!r} occurs {names.count(name)} times", "name it once")
-    return table.select(list(needed.names))
+    return table.select(used)
+
+
+def _first(name: str, names: Collection[Any]) -> str:
+    """Returns the column in which a path begins."""
+    return next(first for first, _ in splits(name) if first in names)
 
 
 def _converted(convert: Callable[[], pa.Table]) -> pa.Table:
@@ -96,10 +108,16 @@ def _array(values: Any, column: RawColumn) -> pa.Array | pa.ChunkedArray:
 
 
 def _check_nesting(values: list[Any], column: RawColumn) -> None:
-    """Refuses values nested deeper than a list of values.
+    """Refuses nested values where none is declared, and values that are nested very deeply.
 
-    No feature is made of them, and Arrow follows nested lists by recursion, without a bound.
+    Arrow follows nested values by recursion, without a bound.
     """
+    if column.many or column.vector is not None or "." in column.name:
+        for row, value in enumerate(values, 1):
+            if isinstance(value, _COLLECTIONS) and _depth_exceeds(value, MOST_DEPTH):
+                hint = f"at most {MOST_DEPTH} lists and objects in each other are allowed"
+                raise _refused(row, column, "a deeply nested value", hint)
+        return
     if any(issubclass(kind, _COLLECTIONS) for kind in set(map(type, values))):
         lists = [value for value in values if isinstance(value, _COLLECTIONS)]
         if any(_is_deep(value) for value in lists) or any(
@@ -108,6 +126,21 @@ def _check_nesting(values: list[Any], column: RawColumn) -> None:
         ):
             row = next(row for row, value in enumerate(values, 1) if _is_nested(value))
             raise _refused(row, column, "a nested value", "write its fields as columns of their own")
+
+
+def _depth_exceeds(value: Any, depth: int) -> bool:
+    """Whether more than ``depth`` lists and objects are in each other."""
+    level = [value]
+    for _ in range(depth):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each if _has_objects(each) else ())
+            if isinstance(inner, _COLLECTIONS)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _has_objects(value: Any) -> bool:

@@ -60,11 +60,13 @@ class CellRules:
         null_values: texts that mean a missing value, in addition to the empty cell.
         nan_is_missing: NaN is a missing value instead of a reason to reject the row.
         numbers: how numbers are written.
+        infinity_is_missing: so is an infinity.
     """
 
     null_values: tuple[str, ...] = ()
     nan_is_missing: bool = False
     numbers: NumberRules = PLAIN
+    infinity_is_missing: bool = False
 
     @property
     def missing(self) -> pa.Array:
@@ -136,7 +138,8 @@ def parse_float(text: str, rules: CellRules) -> float | None:
         return None
     written, (cell, in_per_cent) = cell, plain_number(cell, rules.numbers)
     if _NUMBER.fullmatch(cell):
-        return checked_finite(float(cell) / 100 if in_per_cent else float(cell), text)
+        value = float(cell) / 100 if in_per_cent else float(cell)
+        return None if rules.infinity_is_missing and np.isinf(value) else checked_finite(value, text)
     if _NAN.fullmatch(cell) or _INFINITY.fullmatch(cell):
         raise RejectedCell(not_finite_reason(text))
     hint = _number_hint(written, rules.numbers) or "declare the column as text, or add the value to null_values"
@@ -203,8 +206,8 @@ def checked_finite(value: float, received: object) -> float:
 def not_finite_reason(received: object) -> str:
     """Returns the reason for rejecting NaN or an infinity."""
     hint = "leave the cell empty where the value is missing"
-    if "nan" in str(received).lower():
-        hint += ", or set `nan_is_missing: true` on the source"
+    word = "nan" if "nan" in str(received).lower() else "infinity"
+    hint += f", or set `{word}_is_missing: true` on the source"
     return rejection_reason(NOT_FINITE, f"received {shorten(received)}", hint)
 
 
@@ -246,7 +249,9 @@ def _number_hint(cell: str, rules: NumberRules) -> str | None:
 
 
 def _is_missing(cell: str, rules: CellRules) -> bool:
-    return not cell or cell in rules.null_values or (rules.nan_is_missing and _NAN.fullmatch(cell) is not None)
+    if not cell or cell in rules.null_values or (rules.nan_is_missing and _NAN.fullmatch(cell) is not None):
+        return True
+    return rules.infinity_is_missing and _INFINITY.fullmatch(cell) is not None
 
 
 def _decoded(cells: pa.Array) -> Converted:

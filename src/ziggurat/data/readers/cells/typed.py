@@ -9,7 +9,7 @@ FLOAT          all of these, and fractions
 TIME           timestamps and dates, as seconds since 1970 UTC; finer parts than microseconds are truncated; numbers,
                where the column's time format is a unit since 1970 or a pattern of digits alone
 TEXT           integers, decimals, booleans (``true``), timestamps and dates (ISO 8601); floats are rejected, because
-               the number of digits to write would be a guess
+               the number of digits to write would be a guess; bytes that are not UTF-8, as hexadecimal digits
 =============  ==========================================================================================
 
 A list becomes a bag of values. A null list is an empty bag, null elements are dropped, a single value is a bag of one.
@@ -55,7 +55,7 @@ def type_mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | Non
             )
         return type_mismatch(kind.value_type, RawColumn(column.name, column.type))
     if pt.is_nested(kind):
-        return f"holds {kind}", "write its fields as columns of their own"
+        return f"holds {kind}", f"name a value inside it, as in `column: {column.name}.FIELD`"
     if pt.is_floating(kind) and column.type is ValueType.TEXT:
         return (
             f"holds {kind}, text is declared",
@@ -85,7 +85,7 @@ def convert_typed(cells: pa.Array, column: RawColumn, rules: CellRules) -> Conve
         element = RawColumn(column.name, column.type)
         return regroup(convert_typed(cells.flatten(), element, rules), lengths, column)
     if _is_text(kind):
-        return convert_text(cells.cast(pa.binary()) if not pt.is_string(kind) else cells, column, rules)
+        return convert_text(_text_cells(cells, column), column, rules)
     if column.many:
         element = RawColumn(column.name, column.type)
         return regroup(convert_typed(cells, element, rules), np.ones(len(cells), np.int64), column)
@@ -107,8 +107,47 @@ def _convert_dictionary(cells: pa.Array, column: RawColumn, rules: CellRules) ->
     values = convert_typed(cells.dictionary, column, rules)
     if values.bad or values.values.null_count:
         return None
+    if _is_binary(cells.type.value_type) and pc.count_distinct(values.values).as_py() < len(values.values):
+        return None  # bytes and their hexadecimal digits
     indices = cells.indices.cast(pa.int32())
     return Converted(pa.DictionaryArray.from_arrays(indices, values.values))
+
+
+def text_cells(cells: pa.Array) -> pa.Array:
+    """Returns cells of text or bytes as text: bytes that are not UTF-8 as hexadecimal digits, such text with �."""
+    if not _is_binary(cells.type):
+        broken = cells.cast(pa.binary())
+        try:
+            return broken.cast(pa.string())
+        except pa.ArrowInvalid:
+            texts = (None if each is None else each.decode("utf-8", "replace") for each in broken.to_pylist())
+            return pa.array(texts, pa.string())
+    return _digits_of_bytes(cells.cast(pa.binary()))
+
+
+def _text_cells(cells: pa.Array, column: RawColumn) -> pa.Array:
+    """Returns cells for :func:`convert_text`; bytes that are not UTF-8 become hexadecimal digits in a TEXT column."""
+    if pt.is_string(cells.type):
+        return cells
+    if column.type is ValueType.TEXT and _is_binary(cells.type):
+        return _digits_of_bytes(cells.cast(pa.binary()))
+    return cells.cast(pa.binary())
+
+
+def _digits_of_bytes(cells: pa.Array) -> pa.Array:
+    try:
+        return cells.cast(pa.string())
+    except pa.ArrowInvalid:
+        distinct = cells.dictionary_encode()
+        texts = pa.array(map(_text_or_hexadecimal, distinct.dictionary.to_pylist()), pa.string())
+        return texts.take(distinct.indices)
+
+
+def _text_or_hexadecimal(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
 
 
 def _plain_number(cells: pa.Array) -> pa.Array:
@@ -140,6 +179,8 @@ def _to_integers(cells: pa.Array, rules: CellRules) -> Converted:
         cells = cells.cast(pa.float64())
         if rules.nan_is_missing:
             cells = pc.if_else(pc.is_nan(cells), pa.scalar(None, pa.float64()), cells)
+        if rules.infinity_is_missing:
+            cells = pc.if_else(pc.is_inf(cells), pa.scalar(None, pa.float64()), cells)
     try:
         integers = cells.cast(pa.int64())
     except pa.ArrowInvalid:
@@ -175,6 +216,8 @@ def _integer_of(value: Any) -> int:
 def _finite_floats(floats: pa.Array, rules: CellRules) -> Converted:
     if rules.nan_is_missing:
         floats = pc.if_else(pc.is_nan(floats), pa.scalar(None, pa.float64()), floats)
+    if rules.infinity_is_missing:
+        floats = pc.if_else(pc.is_inf(floats), pa.scalar(None, pa.float64()), floats)
     finite = pc.is_finite(floats)
     if pc.all(finite).as_py() is not False:
         return Converted(floats)
@@ -199,11 +242,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    string = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
-    return (
-        string
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-        or pt.is_binary_view(kind)
-        or pt.is_fixed_size_binary(kind)
-    )
+    return pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind) or _is_binary(kind)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind)

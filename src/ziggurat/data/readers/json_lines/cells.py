@@ -5,7 +5,8 @@ This is the readable reference for :mod:`ziggurat.data.readers.cells.typed`, whi
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from ziggurat.core.errors import shorten
 from ziggurat.core.schema import RawColumn, ValueType
@@ -24,9 +25,8 @@ from ziggurat.data.readers.cells.text import (
     parse_time,
 )
 from ziggurat.data.readers.cells.times import ISO, reads_numbers, time_of_number
+from ziggurat.data.readers.json_lines.paths import WRONG_JSON
 from ziggurat.data.readers.rejection_reasons import rejection_reason
-
-WRONG_JSON = "wrong JSON type"
 
 Scalar = int | float | str | None
 
@@ -46,8 +46,35 @@ def convert_json(value: Any, column: RawColumn, rules: CellRules) -> Scalar | li
         value = [] if not value or value in rules.null_values else _elements(value, column)
     elif not isinstance(value, list):
         value = [value]
+    while is_list_of_lists(value):
+        value = [element for inner in value for element in inner or ()]
     elements = [_element(element, position, column.type, rules) for position, element in enumerate(value, 1)]
     return [element for element in elements if element is not None]
+
+
+def is_list_of_lists(value: list[Any]) -> bool:
+    """Whether all elements that are not null are lists, and there are some."""
+    kinds = set(map(type, value))
+    return list in kinds and kinds <= {list, type(None)}
+
+
+def convert_vector(value: Any, rules: CellRules) -> list[float | None] | None:
+    """Returns the numbers of a vector, null ones as None; None for a missing vector. Their count is not checked.
+
+    Raises:
+        RejectedCell: the value is no list of numbers.
+    """
+    if value is None or (isinstance(value, str) and (not value or value in rules.null_values)):
+        return None
+    if not isinstance(value, list):
+        hint = "write it as a list of numbers, or correct the feature's `kind`"
+        raise RejectedCell(rejection_reason(WRONG_JSON, f"received {shorten(value)}, a vector is declared", hint))
+    kept = replace(rules, nan_is_missing=False, infinity_is_missing=False)
+    numbers: list[float | None] = []
+    for position, element in enumerate(cast("list[Any]", value), 1):
+        number = element if isinstance(element, float) else _element(element, position, ValueType.FLOAT, kept)
+        numbers.append(cast("float | None", number))
+    return numbers
 
 
 def _elements(text: str, column: RawColumn) -> list[str]:
@@ -105,7 +132,7 @@ def _integer(value: str | float, rules: CellRules) -> int | None:
     if isinstance(value, str):
         return parse_integer(_valid_unicode(value), rules)
     if isinstance(value, float):
-        if rules.nan_is_missing and value != value:
+        if _is_missing(value, rules):
             return None
         if checked_finite(value, value) != int(value):
             raise RejectedCell(
@@ -119,12 +146,18 @@ def _integer(value: str | float, rules: CellRules) -> int | None:
 def _float(value: str | float, rules: CellRules) -> float | None:
     if isinstance(value, str):
         return parse_float(_valid_unicode(value), rules)
-    if rules.nan_is_missing and value != value:
+    if isinstance(value, float) and _is_missing(value, rules):
         return None
     try:
         return checked_finite(float(value), value)
     except OverflowError:
         return checked_finite(float("inf"), value)
+
+
+def _is_missing(value: float, rules: CellRules) -> bool:
+    if value != value:
+        return rules.nan_is_missing
+    return rules.infinity_is_missing and value in (float("inf"), float("-inf"))
 
 
 def _text(value: str | float, rules: CellRules) -> str | None:

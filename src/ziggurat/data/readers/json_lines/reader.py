@@ -18,14 +18,16 @@ import pyarrow.json as pajson
 import pydantic
 
 from ziggurat.core.errors import DataError, nearest, shorten
-from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.core.schema import RawColumn, RawSchema, ValueType, VectorElement
 from ziggurat.core.untrusted import json_fault
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.assemble import Parsed, assemble
 from ziggurat.data.readers.blocks import BadRow, Position, arrow_type
 from ziggurat.data.readers.cells.text import Converted, RejectedCell
-from ziggurat.data.readers.cells.typed import convert_typed, type_mismatch
-from ziggurat.data.readers.json_lines.cells import convert_json
+from ziggurat.data.readers.columnar.convert import convert_columns, mismatch, split_vectors
+from ziggurat.data.readers.columnar.paths import steps_type, take_steps
+from ziggurat.data.readers.json_lines.cells import convert_json, convert_vector
+from ziggurat.data.readers.json_lines.paths import Steps, find_steps, look_up, nested_type
 from ziggurat.data.readers.reader import CellsConfig, TextConfig, TextParser
 from ziggurat.data.readers.rejection_reasons import as_text, rejection_reason
 from ziggurat.data.readers.source_files import SourceFile
@@ -69,10 +71,11 @@ class JsonLinesParser(TextParser):
         self._file = str(file.path)
         self._schema = schema
         self._rules = config.cell_rules
+        self._steps: dict[str, Steps] = {}
         head = list(_objects(Records.of(block.data[bom_bytes:], 1, self.records)))
-        _check_head(file, head, block.data[bom_bytes:], schema, config.optional)
-        self._format = self._parse_options(head)
         rows = [row for row in head if isinstance(row, dict)]
+        self._steps = _find_columns(file, head, block.data[bom_bytes:], schema, config.optional)
+        self._format = self._parse_options(rows)
         self._others = _other_columns(rows, schema)
 
     def other_columns(self) -> tuple[RawColumn, ...]:
@@ -93,12 +96,11 @@ class JsonLinesParser(TextParser):
             return None
         if table.num_rows != len(records):
             return None
-        columns: list[Converted] = []
-        for column in self._schema.columns:
-            cells = pa.concat_arrays(table.column(column.name).chunks)
-            if column.type is ValueType.INTEGER and _loses_digits(cells):
-                return None
-            columns.append(convert_typed(cells, column, self._rules))
+        batch = table.combine_chunks().to_batches()[0]
+        cells = {name: take_steps(batch, steps) for name, steps in self._steps.items()}
+        if any(c.type is ValueType.INTEGER and _loses_digits(cells[c.source]) for c in self._schema.columns):
+            return None
+        columns = convert_columns(self._schema, cells.__getitem__, self._rules)
         text_of = lambda row: as_text(records[row])  # noqa: E731
         return assemble(self._schema, columns, records.lines, self._file, text_of)
 
@@ -113,35 +115,55 @@ class JsonLinesParser(TextParser):
             else:
                 good.append(index)
                 rows.append(row)
-        columns = [self._column(rows, place) for place in range(len(self._schema.columns))]
+        vectors = {
+            c.vector.column: self._vectors(rows, c.vector)
+            for c in reversed(self._schema.columns)
+            if c.vector is not None
+        }
+        columns = [
+            self._column(rows, column) if column.vector is None else vectors[column.vector.column][column.vector.index]
+            for column in self._schema.columns
+        ]
         text_of = lambda row: as_text(records[good[row]])  # noqa: E731
         parsed = assemble(self._schema, columns, records.lines[good], self._file, text_of)
         return Parsed(parsed.table, parsed.lines, sorted([*bad, *parsed.bad], key=lambda row: row.line))
 
-    def _column(self, rows: list[Row], place: int) -> Converted:
-        column = self._schema.columns[place]
+    def _column(self, rows: list[Row], column: RawColumn) -> Converted:
         values: list[Any] = []
         bad: dict[int, str] = {}
         for index, row in enumerate(rows):
             try:
-                values.append(convert_json(row.get(column.name), column, self._rules))
+                values.append(convert_json(look_up(row, self._steps[column.name]), column, self._rules))
             except RejectedCell as error:
                 values.append(None)
                 bad[index] = str(error)
         return Converted(pa.array(values, arrow_type(column)), bad)
 
-    def _parse_options(self, head: list[Row | str]) -> pajson.ParseOptions | None:
+    def _vectors(self, rows: list[Row], vector: VectorElement) -> list[Converted]:
+        """Returns the numbers of all vectors of a column, by position."""
+        values: list[list[float | None] | None] = []
+        bad: dict[int, str] = {}
+        for index, row in enumerate(rows):
+            try:
+                values.append(convert_vector(look_up(row, self._steps[vector.column]), self._rules))
+            except RejectedCell as error:
+                values.append(None)
+                bad[index] = str(error)
+        first, *others = split_vectors(pa.array(values, pa.list_(pa.float64())), vector.length, self._rules)
+        return [Converted(first.values, first.bad | bad), *others]
+
+    def _parse_options(self, rows: list[Row]) -> pajson.ParseOptions | None:
         """Returns parse options derived from the first rows; None if a column has mixed JSON types."""
-        fields: list[tuple[str, pa.DataType]] = []
+        assumed = {c.source: pa.string() if c.type is ValueType.TIME else arrow_type(c) for c in self._schema.columns}
+        columns = [(steps, assumed[name]) for name, steps in self._steps.items()]
+        kind = nested_type(rows, columns)
+        if kind is None:
+            return None
+        schema = pa.schema([kind.field(index) for index in range(kind.num_fields)])
         for column in self._schema.columns:
-            seen = [row[column.name] for row in head if isinstance(row, dict) and row.get(column.name) is not None]
-            kind = (
-                _arrow_type_of(seen) if seen else pa.string() if column.type is ValueType.TIME else arrow_type(column)
-            )
-            if kind is None or type_mismatch(kind, column):
+            if mismatch(steps_type(schema, self._steps[column.source]), column):
                 return None
-            fields.append((column.name, kind))
-        return pajson.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+        return pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
 
 
 def _objects(records: Records) -> Iterator[Row | str]:
@@ -164,7 +186,14 @@ def _objects(records: Records) -> Iterator[Row | str]:
             )
 
 
-def _check_head(file: SourceFile, head: list[Row | str], data: bytes, schema: RawSchema, optional: list[str]) -> None:
+def _find_columns(
+    file: SourceFile, head: list[Row | str], data: bytes, schema: RawSchema, optional: list[str]
+) -> dict[str, Steps]:
+    """Returns the keys that lead to each source column, as the first rows have them.
+
+    Raises:
+        DataError: there are no rows, or none has a column that is not optional.
+    """
     rows = [row for row in head if isinstance(row, dict)]
     if not rows:
         if data.lstrip().startswith(b"["):
@@ -177,8 +206,11 @@ def _check_head(file: SourceFile, head: list[Row | str], data: bytes, schema: Ra
             "name the format the file has",
         )
     keys = {key: None for row in rows for key in row}
-    for name in schema.names:
-        if name not in keys and name not in optional:
+    found: dict[str, Steps] = {}
+    for name in dict.fromkeys(column.source for column in schema.columns):
+        steps = find_steps(rows, name)
+        found[name] = steps or tuple(name.split("."))
+        if steps is None and name not in optional:
             close = nearest(name, keys)
             shown = ", ".join(list(keys)[:20])
             hint = f"did you mean {close!r}? " if close else ""
@@ -186,18 +218,7 @@ def _check_head(file: SourceFile, head: list[Row | str], data: bytes, schema: Ra
                 f"{file.path}: no key {name!r} in the first {len(rows)} rows, which hold: {shown}",
                 f"{hint}If the key is only rare, list it under `optional` of the source",
             )
-
-
-def _arrow_type_of(values: list[Any]) -> pa.DataType | None:
-    """Returns the Arrow type of JSON values of one type; None if the types are mixed or the values are objects."""
-    kinds = {type(value) for value in values}
-    if kinds == {list}:
-        elements = [element for value in values for element in value if element is not None]
-        element = _arrow_type_of(elements) if elements else None
-        return None if element is None or pa.types.is_nested(element) else pa.list_(element)
-    if kinds <= {int, float}:
-        return pa.float64() if float in kinds else pa.int64()
-    return {str: pa.string(), bool: pa.bool_()}.get(kinds.pop()) if len(kinds) == 1 else None
+    return found
 
 
 def _loses_digits(cells: pa.Array) -> bool:

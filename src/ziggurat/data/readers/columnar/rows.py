@@ -1,8 +1,9 @@
-"""Complete rows of Parquet files, with every column in the file's own type."""
+"""Complete rows of columnar files, with every column in the file's own type."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +11,9 @@ import pyarrow as pa
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import RawBlock
+from ziggurat.data.readers.columnar.file import OpenColumnar, explained_reads
+from ziggurat.data.readers.columnar.reader import row_text
 from ziggurat.data.readers.numbered_rows import LineNumbers, NumberedBatch, NumberedRows
-from ziggurat.data.readers.parquet.reader import explained_reads, open_parquet, row_text
 from ziggurat.data.readers.raw_rows import RawRows
 from ziggurat.data.readers.reader import BLOCK_BYTES
 from ziggurat.data.readers.source_files import SourceFile
@@ -19,20 +21,22 @@ from ziggurat.data.readers.source_files import SourceFile
 _MOST_ROWS = 2**14
 
 
-class ParquetRows(RawRows):
+class ColumnarRows(RawRows):
     """Every column of every file, in the common type of all files; null in the rows of a file that lacks the column.
 
     Args:
         files: the files to read.
+        open_file: opens one.
+        what: the name of the format, for messages.
 
     Raises:
         DataError: a file cannot be read or names a column twice, or the types of a column in two files have no common
             type.
     """
 
-    def __init__(self, files: Sequence[SourceFile]) -> None:
-        self.schema = _common_schema(files)
-        self._numbered = NumberedRows(files, _read_batches)
+    def __init__(self, files: Sequence[SourceFile], open_file: OpenColumnar, what: str) -> None:
+        self.schema = _common_schema(files, open_file)
+        self._numbered = NumberedRows(files, partial(_read_batches, open_file=open_file, what=what))
 
     def take(self, block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> tuple[pa.Table, list[str]]:
         lines = np.union1d(block.lines[kept], rejected)
@@ -55,15 +59,13 @@ class ParquetRows(RawRows):
         return table.select(self.schema.names).cast(self.schema)
 
 
-def _read_batches(file: SourceFile) -> Generator[NumberedBatch]:
-    with open_parquet(file) as parquet:
-        group = parquet.metadata.row_group(0)
-        row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
-        rows = max(1, min(BLOCK_BYTES // row_bytes, _MOST_ROWS))
-        batches = parquet.iter_batches(rows)
+def _read_batches(file: SourceFile, open_file: OpenColumnar, what: str) -> Generator[NumberedBatch]:
+    with open_file(file, ()) as opened:
+        rows = max(1, min(BLOCK_BYTES // max(opened.row_bytes(None), 1), _MOST_ROWS))
+        batches = opened.batches(None, rows)
         number = 1
         while True:
-            with explained_reads(file):
+            with explained_reads(file, what):
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -73,11 +75,11 @@ def _read_batches(file: SourceFile) -> Generator[NumberedBatch]:
             number += batch.num_rows
 
 
-def _common_schema(files: Sequence[SourceFile]) -> pa.Schema:
+def _common_schema(files: Sequence[SourceFile], open_file: OpenColumnar) -> pa.Schema:
     schemas: list[pa.Schema] = []
     for file in files:
-        with open_parquet(file) as parquet:
-            schemas.append(parquet.schema_arrow)
+        with open_file(file, ()) as opened:
+            schemas.append(opened.schema)
         if repeated := duplicates(schemas[-1].names):
             raise DataError(f"{file.path}: holds column {repeated[0]!r} more than once", "rename all but one")
     fields: list[pa.Field] = []

@@ -1,0 +1,1 @@
+"""Apache ORC as a source."""
