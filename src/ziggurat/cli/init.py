@@ -82,7 +82,7 @@ def experiment_name(path: Path) -> str:
     """Derives a name from the file's, or from its folder's if the file has a generic name such as train or data."""
     generic = {"train", "training", "data", "log", "logs", "part", "file"}
     stem = path.name.partition(".")[0]
-    folder = path.absolute().parent.name
+    folder = next((parent.name for parent in path.absolute().parents if "=" not in parent.name), "")
     if re.sub(r"[\W\d_]", "", stem.lower()) in generic and folder:
         stem = folder
     cleaned = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")

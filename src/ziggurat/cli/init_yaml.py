@@ -148,8 +148,8 @@ def _features(found: Inference) -> Iterator[str]:
     for feature in found.features:
         text = _feature(feature, names, shared=feature.profile.name in owners)
         note = found.sample.notes.get(feature.profile.name)
-        comment = _comment(feature) + (f"; {note}" if note else "")
-        yield f"  - {text}  # {comment}" if feature.kind else f"  # - {text}  # left out: {feature.reason}"
+        comment, reason = (each + (f"; {note}" if note else "") for each in (_comment(feature), feature.reason))
+        yield f"  - {text}  # {comment}" if feature.kind else f"  # - {text}  # left out: {reason}"
         if feature.kind == "sequence" and feature.table is not None:
             target = scalar(names[feature.table])
             pooling = f"pooling: {{name: target_attention, target: {target}}}"

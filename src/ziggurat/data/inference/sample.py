@@ -29,6 +29,7 @@ from ziggurat.data.readers.csv.record_split import RecordSplitter
 from ziggurat.data.readers.file_magic import HEAD_BYTES
 from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
+from ziggurat.data.readers.partitions import folder_values, shared_keys
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import cut_blocks, read_head
 
@@ -51,6 +52,8 @@ _COLUMNAR: dict[str, type[ParquetSource | ArrowSource | OrcSource]] = {
     "arrow": ArrowSource,
     "orc": OrcSource,
 }
+MOST_FOLDER_FILES = 24
+"""Most files of folders called ``key=value`` that are sampled, spread over all of them."""
 _JSON_BYTES = 16 << 20
 
 
@@ -118,12 +121,41 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
             UTF-8, names a column twice, or leaves a column without a name.
     """
     try:
-        return _sample(files, limit_bytes)
+        return _sample_folders(files, limit_bytes) if shared_keys(files) else _sample(files, limit_bytes)
     except csv.Error as error:
         raise DataError(
             f"{files[0].path}: the first lines cannot be read as CSV: {error}",
             "check that it is a text file of records",
         ) from error
+
+
+def _sample_folders(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
+    """Samples files in folders called ``key=value``, some of them, each by itself; keys become columns of text."""
+    count = min(len(files), MOST_FOLDER_FILES)
+    chosen = [files[len(files) * k // count] for k in range(count)]
+    samples = [_sample([file], limit_bytes // count) for file in chosen]
+    frames: list[pl.DataFrame] = []
+    notes = dict(samples[0].notes)
+    for file, sample in zip(chosen, samples, strict=True):
+        values = {key: folder_values(file)[key] for key in shared_keys(files) if key not in sample.frame.columns}
+        notes |= {key: f"from the names of the folders {key}=…" for key in values}
+        columns = [pl.lit(value, pl.String).alias(key) for key, value in values.items()]
+        frames.append(sample.frame.with_columns(columns))
+    try:
+        frame = pl.concat(frames, how="diagonal_relaxed")
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"{files[0].path} and others: a column has values of several kinds in them ({error})",
+            "write the column alike in all files, or run `ziggurat init` on files of one kind",
+        ) from error
+    known = [sample.total_rows for sample in samples]
+    rows = None
+    if None not in known:
+        size, chosen_size = sum(file.size_bytes for file in files), sum(file.size_bytes for file in chosen)
+        rows = round(sum(filter(None, known)) * (size / chosen_size if count < len(files) else 1))
+    complete = count == len(files) and all(sample.complete for sample in samples)
+    left_out = {name: reason for sample in samples for name, reason in sample.left_out.items()}
+    return replace(samples[0], frame=frame, total_rows=rows, complete=complete, left_out=left_out, notes=notes)
 
 
 def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:

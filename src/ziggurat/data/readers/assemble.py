@@ -45,7 +45,7 @@ def assemble(
     """
     reasons: dict[int, tuple[str, str]] = {}
     for column, converted in zip(schema.columns, columns, strict=True):
-        for row, reason in (_missing_required(converted.values, column) | converted.bad).items():
+        for row, reason in (missing_required(converted.values, column) | converted.bad).items():
             reasons.setdefault(row, (column.name, reason))
     bad = [BadRow(file, int(lines[row]), *reasons[row], text_of(row)) for row in sorted(reasons)]
     table = pa.table([converted.values for converted in columns], names=list(schema.names))
@@ -65,7 +65,8 @@ def join(schema: RawSchema, parts: Sequence[Parsed]) -> Parsed:
     return Parsed(pa.table(columns, names=list(schema.names)), lines, [row for part in parts for row in part.bad])
 
 
-def _missing_required(values: pa.Array, column: RawColumn) -> dict[int, str]:
+def missing_required(values: pa.Array, column: RawColumn) -> dict[int, str]:
+    """Returns the rows that lack a required value, with the reason."""
     if not column.required:
         return {}
     absent = pc.equal(pc.list_value_length(values), 0) if column.many else pc.is_null(values)

@@ -100,9 +100,8 @@ class CellsConfig(FilesConfig):
 
     @property
     def cell_rules(self) -> CellRules:
-        return CellRules(
-            tuple(self.null_values), self.nan_is_missing, self.number_rules, infinity_is_missing=self.infinity_is_missing
-        )
+        missing = tuple(self.null_values), self.nan_is_missing
+        return CellRules(*missing, self.number_rules, self.infinity_is_missing)
 
 
 class RawSource(ABC):

@@ -8,17 +8,21 @@ from typing import Annotated
 
 import pydantic
 
+from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.readers.arrow.reader import ArrowSource
+from ziggurat.data.readers.cells.text import CellRules
 from ziggurat.data.readers.columnar.reader import ColumnarReader
 from ziggurat.data.readers.columnar_formats import columnar_format
 from ziggurat.data.readers.csv.reader import CsvParser, CsvSource
+from ziggurat.data.readers.file_heads import AnySource, read_file_head
 from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
 from ziggurat.data.readers.libsvm.reader import LibsvmParser, LibsvmSource
 from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
-from ziggurat.data.readers.reader import BLOCK_BYTES, THREADS, RawSource, TextSource
-from ziggurat.data.readers.source_files import resolve_files
+from ziggurat.data.readers.partitions import PartitionedSource, shared_keys
+from ziggurat.data.readers.reader import BLOCK_BYTES, THREADS, RawSource, TextConfig, TextSource
+from ziggurat.data.readers.source_files import SourceFile, resolve_files
 
 SourceConfig = Annotated[
     CsvSource | ParquetSource | ArrowSource | OrcSource | JsonLinesSource | LibsvmSource,
@@ -28,7 +32,7 @@ SourceConfig = Annotated[
 
 
 def open_source(
-    config: CsvSource | ParquetSource | ArrowSource | OrcSource | JsonLinesSource | LibsvmSource,
+    config: AnySource,
     folder: Path,
     schema: RawSchema,
     files: Sequence[str] | None = None,
@@ -50,8 +54,34 @@ def open_source(
         DataError: a file is missing, empty or unreadable, or its layout does not match the config and the schema.
     """
     found = resolve_files(config.files if files is None else files, folder, config.SUFFIXES)
-    if not isinstance(config, ParquetSource):
+    if isinstance(config, TextConfig):
         found = config.opened_as(found)
+    keys = _folder_keys(found, config, schema)
+    if not keys:
+        return _open(config, found, schema, block_bytes, threads)
+    inner = RawSchema(tuple(column for column in schema.columns if column.name not in keys))
+    if not inner.columns:
+        raise DataError(
+            f"{found[0].path}: every column is a key of the folders: {', '.join(keys)}",
+            "use at least one column of the files",
+        )
+    rules = CellRules() if isinstance(config, LibsvmSource) else config.cell_rules
+    return PartitionedSource(_open(config, found, inner, block_bytes, threads), schema, keys, rules)
+
+
+def _folder_keys(files: Sequence[SourceFile], config: AnySource, schema: RawSchema) -> list[str]:
+    """Returns the columns that are keys of folders, and not columns of the files."""
+    shared = shared_keys(files)
+    wanted = [column.name for column in schema.columns if column.vector is None and column.name in shared]
+    if not wanted:
+        return []
+    head = read_file_head(files[0], config)
+    return [name for name in wanted if not head.holds(name)]
+
+
+def _open(
+    config: AnySource, found: Sequence[SourceFile], schema: RawSchema, block_bytes: int, threads: int
+) -> RawSource:
     match config:
         case CsvSource():
             return TextSource(found, lambda file: CsvParser(file, config, schema), schema, block_bytes, threads)
@@ -60,6 +90,6 @@ def open_source(
         case LibsvmSource():
             block_bytes = max(1, int(block_bytes * config.block_share))
             return TextSource(found, lambda file: LibsvmParser(file, config, schema), schema, block_bytes, threads)
-        case ParquetSource() | ArrowSource() | OrcSource():
+        case _:
             open_file, what = columnar_format(config)
             return ColumnarReader(found, open_file, what, schema, config.cell_rules, block_bytes)

@@ -124,12 +124,18 @@ def _resolve(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]
         yield from (inside[0] / member for member in matching_members(*inside))
     elif any(mark in name for mark in "*?["):
         anchor = Path(path.anchor) if path.is_absolute() else Path()
-        matches = sorted(match for match in anchor.glob(str(path.relative_to(anchor))) if match.is_file())
+        found = anchor.glob(str(path.relative_to(anchor)))
+        matches = sorted(match for match in found if match.is_file() and not _is_marker(match, suffixes))
         if not matches:
             raise DataError(f"{path}: no file matches this pattern", f"correct the pattern, or the folder {folder}")
         yield from matches
     else:
         raise _missing_file_error(path)
+
+
+def _is_marker(path: Path, suffixes: Sequence[str]) -> bool:
+    """Whether a file that a pattern matches is one that writers leave beside data, such as ``_SUCCESS``."""
+    return path.name.startswith((".", "_")) and format_suffix(path) not in suffixes
 
 
 def _files_below(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:

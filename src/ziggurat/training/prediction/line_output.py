@@ -39,8 +39,20 @@ class LineOutput(ABC):
         """Appends rows."""
         if table.num_rows:
             lines = table.column(0).combine_chunks()
-            texts = [table.column(name).combine_chunks().cast(pa.string()).cast(pa.binary()) for name in self._names]
+            texts = [self._text(table.column(name).combine_chunks()) for name in self._names]
             self._file.write(join_text([*self._parts(lines, texts), _scalar("\n")]))
+
+    def _text(self, values: pa.Array) -> pa.Array:
+        """Returns numbers as they are written, and text as the format quotes it."""
+        if not pa.types.is_string(values.type):
+            return values.cast(pa.string()).cast(pa.binary())
+        distinct = values.dictionary_encode(null_encoding="encode")
+        quoted = pa.array([self._quote(value).encode() for value in distinct.dictionary.to_pylist()], pa.binary())
+        return quoted.take(distinct.indices)
+
+    @abstractmethod
+    def _quote(self, value: str | None) -> str:
+        """Returns a text, or a missing value, as it is written."""
 
     @abstractmethod
     def _parts(self, lines: pa.Array, probabilities: Sequence[pa.Array]) -> Parts:
@@ -52,9 +64,12 @@ class DelimitedLines(LineOutput):
 
     def __init__(self, file: BufferedWriter, names: Sequence[str], columns: Sequence[str], delimiter: str) -> None:
         super().__init__(file, names)
-        self._delimiter = _scalar(delimiter)
+        self._mark, self._delimiter = delimiter, _scalar(delimiter)
         header = delimiter.join(_quoted(name, delimiter) for name in [*columns, *names])
         file.write(f"{header}\n".encode())
+
+    def _quote(self, value: str | None) -> str:
+        return "" if value is None else _quoted(value, self._mark)
 
     def _parts(self, lines: pa.Array, probabilities: Sequence[pa.Array]) -> Parts:
         return [lines, *(part for values in probabilities for part in (self._delimiter, values))]
@@ -62,6 +77,9 @@ class DelimitedLines(LineOutput):
 
 class JsonLines(LineOutput):
     """Writes one JSON object per line, with the probabilities as its last keys."""
+
+    def _quote(self, value: str | None) -> str:
+        return json.dumps(value, ensure_ascii=False)
 
     def _parts(self, lines: pa.Array, probabilities: Sequence[pa.Array]) -> Parts:
         for name in self._names:

@@ -33,8 +33,9 @@ from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSo
 from ziggurat.data.readers.json_lines.rows import JsonRows
 from ziggurat.data.readers.libsvm.reader import LibsvmSource
 from ziggurat.data.readers.other_format import config_for_format
+from ziggurat.data.readers.partitions import PartitionedRows, folder_values, shared_keys
 from ziggurat.data.readers.raw_rows import BlockRows, LineRows, RawRows
-from ziggurat.data.readers.reader import RawSource
+from ziggurat.data.readers.reader import RawSource, TextConfig
 from ziggurat.data.readers.source import open_source
 from ziggurat.data.readers.source_files import SourceFile, resolve_files
 from ziggurat.data.readers.text.records import RecordRules
@@ -78,19 +79,27 @@ def open_pass_through(config: AnySource, files: Sequence[str], needed: RawSchema
     """
     resolved = resolve_files(files, Path(), config.SUFFIXES)
     config = config_for_format(resolved, config)
-    if not isinstance(config, ParquetSource):
+    if isinstance(config, TextConfig):
         resolved = config.opened_as(resolved)
     heads = [read_file_head(file, config) for file in resolved]
     optional = config.optional if isinstance(config, JsonLinesSource) else ()
     for head in heads:
         if _has_plausible_names(head, needed):
-            check_columns(head.file.path, head.names, needed, optional, head.holds)
+            values = folder_values(head.file)
+            holds = lambda name, head=head, values=values: head.holds(name) or name in values  # noqa: E731
+            check_columns(head.file.path, (*head.names, *values), needed, optional, holds)
+    keys = _added_keys(heads)
     nonempty = [str(head.file.path) for head in heads if head.has_rows or not _has_plausible_names(head, needed)]
     schema = _all_columns(config, needed) if isinstance(config, LibsvmSource) else needed
     source = open_source(config, Path(), schema, nonempty) if nonempty else None
-    rows, open_ = _rows_and_output(config, heads, schema, suffix)
+    rows, open_ = _rows_and_output(config, heads, schema, suffix, keys)
     names = dict.fromkeys(name for head in heads for name in head.names)
-    return PassThrough(resolved, tuple(names or schema.names), source, rows, open_)
+    return PassThrough(resolved, (*(names or schema.names), *keys), source, rows, open_)
+
+
+def _added_keys(heads: Sequence[FileHead]) -> list[str]:
+    """Returns the keys of the files' folders that are columns of no file: the output has them after the columns."""
+    return [key for key in shared_keys([head.file for head in heads]) if not any(head.holds(key) for head in heads)]
 
 
 def _has_plausible_names(head: FileHead, needed: RawSchema) -> bool:
@@ -101,10 +110,11 @@ def _has_plausible_names(head: FileHead, needed: RawSchema) -> bool:
 
 
 def _rows_and_output(
-    config: AnySource, heads: Sequence[FileHead], needed: RawSchema, suffix: str
+    config: AnySource, heads: Sequence[FileHead], needed: RawSchema, suffix: str, keys: Sequence[str]
 ) -> tuple[RawRows, Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]]:
     """Returns the reader of complete rows and the function that opens the output, as in the module's table."""
     files = [head.file for head in heads]
+    needed = RawSchema(tuple(column for column in needed.columns if column.name not in keys))
     everywhere = {name for head in heads for name in head.names}
     own = [c for c in needed.columns if c.vector is None and (c.name in everywhere or "." not in c.name)]
     typed = RawSchema(tuple(own)) if suffix == ".parquet" else None
@@ -115,18 +125,31 @@ def _rows_and_output(
             plain = config.records.is_written_plainly and config.delimiter == _DELIMITERS.get(suffix)
             if plain and len(layouts) == 1:
                 open_ = partial(delimited_lines, columns=layouts.pop(), delimiter=config.delimiter)
-                return LineRows(files, config.records), open_
+                return _with_keys(LineRows(files, config.records), open_, files, keys)
             rows = CsvRows(files, config, {str(head.file.path): head.names for head in heads}, typed)
         case JsonLinesSource():
             if suffix == ".jsonl":
-                return LineRows(files, RecordRules()), json_lines
+                return _with_keys(LineRows(files, RecordRules()), json_lines, files, keys)
             names = {str(head.file.path): (*head.names, *(column.name for column in own)) for head in heads}
             rows = JsonRows(files, names, delimiters, typed, _common_keys(config, heads, needed))
         case LibsvmSource():
             rows = BlockRows(pa.schema([(column.name, arrow_type(column)) for column in needed.columns]))
         case _:
             rows = ColumnarRows(files, *columnar_format(config))
+    rows = PartitionedRows(rows, files, keys) if keys else rows
     return rows, partial(_table_output, schema=rows.schema, delimiters=delimiters)
+
+
+def _with_keys(
+    rows: RawRows,
+    open_: Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]],
+    files: Sequence[SourceFile],
+    keys: Sequence[str],
+) -> tuple[RawRows, Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]]:
+    """Returns whole lines and their output, to which the keys of the files' folders are appended."""
+    if not keys:
+        return rows, open_
+    return PartitionedRows(rows, files, keys), lambda path, names: open_(path, [*keys, *names])
 
 
 def _common_keys(config: JsonLinesSource, heads: Sequence[FileHead], needed: RawSchema) -> tuple[RawColumn, ...]:

@@ -96,7 +96,7 @@ class JsonLinesParser(TextParser):
             return None
         if table.num_rows != len(records):
             return None
-        batch = table.combine_chunks().to_batches()[0]
+        batch = (table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0]
         cells = {name: take_steps(batch, steps) for name, steps in self._steps.items()}
         if any(c.type is ValueType.INTEGER and _loses_digits(cells[c.source]) for c in self._schema.columns):
             return None
