@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ziggurat.checkpoint.inspect.run_folders import open_folder as open_checkpoints
     from ziggurat.checkpoint.inspect.verification import verify as verify_checkpoints
     from ziggurat.cli.doctor_checks import all_checks as check_installation
-    from ziggurat.cli.init import draft_config
+    from ziggurat.cli.init import draft_config, init
     from ziggurat.core.errors import (
         AlreadyTraining,
         ConfigError,
@@ -128,6 +128,7 @@ __all__ = [
     "generate",
     "get_dataset",
     "ingest",
+    "init",
     "inspect_checkpoint",
     "json_schema",
     "list_checkpoints",
@@ -203,6 +204,7 @@ _SOURCES: dict[str, str] = {
     "generate": "ziggurat.data.synthetic.generate",
     "get_dataset": "ziggurat.data.public.catalogue",
     "ingest": "ziggurat.training.ingest",
+    "init": "ziggurat.cli.init",
     "inspect_checkpoint": f"{_INSPECT}.inspection:inspect",
     "json_schema": "ziggurat.training.experiment",
     "list_checkpoints": f"{_INSPECT}.inspection:listing",

@@ -14,7 +14,8 @@ import ziggurat
 
 FUNCTIONS = {
     "check_installation", "compare_planners", "diff_checkpoints", "draft_config", "evaluate", "find_dataset",
-    "gather_checkpoint", "generate", "get_dataset", "ingest", "inspect_checkpoint", "json_schema", "list_checkpoints",
+    "gather_checkpoint", "generate", "get_dataset", "ingest", "init",
+    "inspect_checkpoint", "json_schema", "list_checkpoints",
     "load_experiment", "load_run", "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints", "plan",
     "predict", "predict_files", "prepare", "prune_checkpoints", "report_run", "scale", "to_yaml", "train",
     "train_planner", "verify", "verify_checkpoints", "write_plan", "write_scale",

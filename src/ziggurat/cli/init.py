@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from ziggurat.training.experiment import Experiment
 
 
 def command(
@@ -46,8 +48,33 @@ def command(
     typer.echo(f"wrote {output}; next: ziggurat train {output}", err=True)
 
 
+def init(rows: Any, label: str | None = None, *, name: str | None = None, out: str | Path | None = None) -> Experiment:
+    """Infers an experiment from rows in memory, or from files; it can be trained without changes.
+
+    Args:
+        rows: a polars or pandas DataFrame, a pyarrow Table, a Hugging Face dataset, or anything with the Arrow C stream
+            interface; or files, as :func:`draft_config` takes them.
+        label: the label's column; by default inferred from names and values.
+        name: the name of the experiment.
+        out: a file for the commented YAML, which gives the reasons.
+
+    Raises:
+        DataError, ConfigError: no table can be made of the rows, or no column could be the label.
+    """
+    from ziggurat.core.files import atomic_file
+    from ziggurat.training.experiment import parse_experiment
+
+    text = draft_config(rows, label, name=name)
+    if out is not None:
+        with atomic_file(Path(out)) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    experiment = parse_experiment(text.encode(), Path(out or "the inferred config"))
+    experiment.check()
+    return experiment
+
+
 def draft_config(
-    files: str | Path | Sequence[str | Path],
+    files: Any,
     label: str | None = None,
     *,
     name: str | None = None,
@@ -56,7 +83,7 @@ def draft_config(
     """Returns the commented YAML of an experiment that can be trained on these logs without changes.
 
     Args:
-        files: a file, folder or pattern, or several of one log.
+        files: a file, folder or pattern, or several of one log; or rows in memory, as :func:`init` takes them.
         label: the label's column; by default inferred from names and values.
         name: the name of the experiment; by default derived from the files.
         schema: JSON Schema file for editors, to which the YAML then refers.
@@ -66,9 +93,14 @@ def draft_config(
     """
     from ziggurat.cli.init_yaml import render
     from ziggurat.data.inference.roles import infer
-    from ziggurat.data.inference.sample import SUFFIXES, is_sidecar
+    from ziggurat.data.inference.sample import SUFFIXES, is_sidecar, sample_table
+    from ziggurat.data.readers.frame.reader import Frame
     from ziggurat.data.readers.source_files import resolve_files
 
+    if not isinstance(files, str | Path | list | tuple):
+        frame = Frame.of(files)
+        inferred = infer([frame.file], label, sample_table(frame.table))
+        return render(inferred, name or "frame", Path(), str(schema) if schema else None)
     named = [files] if isinstance(files, str | Path) else files
     found = resolve_files([str(file) for file in named], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
     found = [file for file in found if not is_sidecar(file.path)]

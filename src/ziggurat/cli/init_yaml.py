@@ -39,7 +39,8 @@ def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Ite
     yield "# Inferred from the data by `ziggurat init`, with reasons. It can be trained as it is; review it first."
     yield f"name: {scalar(name)}"
     yield "data:"
-    yield f"  folder: {scalar(str(folder))}  # relative to the working directory; --data FOLDER replaces it"
+    if found.sample.format != "frame":
+        yield f"  folder: {scalar(str(folder))}  # relative to the working directory; --data FOLDER replaces it"
     yield from _source(found, folder)
     yield from _split(found, folder)
     unlabelled = max(label.profile.missing for label in found.labels)
@@ -68,7 +69,8 @@ def _source(found: Inference, folder: Path) -> Iterator[str]:
     examined = "all examined" if sample.complete else f"a sample of {sample.frame.height:,} examined"
     yield f"  source:  # {'' if sample.complete or sample.total_rows is None else 'about '}{rows}, {examined}"
     yield f"    name: {sample.format}"
-    yield f"    files: {_file_list(found, 'train', folder)}"
+    if sample.format != "frame":
+        yield f"    files: {_file_list(found, 'train', folder)}"
     if sample.format == "csv":
         space_after_delimiter = (
             "  # a space follows each delimiter; it is part of text values" if sample.space_after_delimiter else ""

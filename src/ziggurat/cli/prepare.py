@@ -36,7 +36,7 @@ def command(
 
     experiment = api.load_experiment(config, overrides or [], data)
     with console_progress() as progress:
-        dataset = api.prepare(experiment, prepared, progress=progress, ray=ray)
+        dataset = api.prepare(experiment, folder=prepared, progress=progress, ray=ray)
     rows = {name: split["rows"] for name, split in dataset.manifest["splits"].items()}
     typer.echo(f"{dataset.folder}: " + ", ".join(f"{count:,} {name}" for name, count in rows.items()) + " rows")
     quarantined = dataset.manifest["quarantined"]["rows"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import load_features
 from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.readers.frame.reader import Frame
 from ziggurat.features.preparation.own_ids import leak_warnings
 from ziggurat.features.preparation.prepare import dataset_fingerprint
 from ziggurat.features.preparation.prepare import prepare as prepare_dataset
@@ -16,6 +18,7 @@ from ziggurat.training.experiment import Experiment, as_experiment
 
 def prepare(
     experiment: Experiment | str | Path,
+    rows: Any = None,
     folder: str | Path | None = None,
     progress: Progress | None = None,
     *,
@@ -27,6 +30,9 @@ def prepare(
 
     Args:
         experiment: the experiment, or its YAML file; its ``data`` and ``features`` sections decide the dataset.
+        rows: the rows, if they are in memory: a polars or pandas DataFrame, a pyarrow Table, a Hugging Face dataset,
+            or anything with the Arrow C stream interface. Default: those of the experiment's files. A path is taken for
+            ``folder``.
         folder: folder of the dataset; default ``prepared/NAME-xxxxxxxx``, which ends in a digest of these sections and
             the raw files.
         progress: where to show progress.
@@ -37,19 +43,23 @@ def prepare(
         EnvironmentMismatch, WorkersLost: Ray is not installed or not reachable; workers die repeatedly.
     """
     experiment = as_experiment(experiment)
-    chosen, progress = prepared_folder(experiment) if folder is None else Path(folder), progress or Silent()
+    if isinstance(rows, str | Path):
+        rows, folder = None, rows
+    frame = None if rows is None else Frame.of(rows)
+    chosen = prepared_folder(experiment, frame) if folder is None else Path(folder)
+    progress = progress or Silent()
     cluster = None if ray is None else RayCluster(ray)
-    dataset = Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress, cluster))
+    dataset = Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress, cluster, frame))
     for warning in leak_warnings(load_features(dataset.folder)):
         progress.note(warning)
     return dataset
 
 
-def prepared_folder(experiment: Experiment) -> Path:
+def prepared_folder(experiment: Experiment, frame: Frame | None = None) -> Path:
     """Returns the default folder of an experiment's encoded dataset; reads only the heads of the raw files.
 
     Raises:
         ConfigError, DataError: as in :func:`prepare`, as far as the config and the heads of the files show.
     """
-    digest = dataset_fingerprint(experiment.data, experiment.features)[:8]
+    digest = dataset_fingerprint(experiment.data, experiment.features, frame)[:8]
     return Path("prepared") / f"{experiment.name}-{digest}"

@@ -74,6 +74,7 @@ class Outcome:
 
 def train(
     experiment: Experiment | str | Path,
+    rows: Any = None,
     run_folder: str | Path | None = None,
     *,
     prepared: str | Path | None = None,
@@ -88,6 +89,7 @@ def train(
 
     Args:
         experiment: the config, or its YAML file.
+        rows: the rows, if they are in memory, as in :func:`prepare`. A path is taken for ``run_folder``.
         run_folder: the run folder; default ``runs/NAME``.
         prepared: folder of the encoded dataset; default as in :func:`prepare`. With readers, the folder for the copy of
             their dataset, without training rows; default: ``dataset`` in the run folder.
@@ -99,6 +101,8 @@ def train(
         ZigguratError: bad input, a run folder of another config, a full disk, exhausted memory, a diverging loss.
     """
     check_engine()
+    if isinstance(rows, str | Path):
+        rows, run_folder = None, rows
     experiment = as_experiment(experiment)
     experiment.check()
     progress = progress or Silent()
@@ -132,7 +136,7 @@ def train(
                 copy = None if prepared is None else Path(prepared)
                 dataset = dataset_of_readers(run, copy, progress, resumes=resumes)
             else:
-                dataset = prepare(experiment, prepared, progress)
+                dataset = prepare(experiment, rows, prepared, progress)
             if not is_new and not resumes:
                 progress.note(
                     f"{folder}: was started with another config or other versions and has trained no step: starting "

@@ -18,7 +18,7 @@ from ziggurat.data.inference.columns import ColumnProfile
 from ziggurat.data.inference.labels import InferredLabel, find_labels
 from ziggurat.data.inference.sample import LogSample
 
-Kind = Literal["numeric", "categorical", "bag", "sequence"]
+Kind = Literal["numeric", "categorical", "bag", "sequence", "vector"]
 Check = Callable[[pl.Series], bool]
 
 _EXAMINED = 5_000

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import polars as pl
+import pyarrow as pa
 
 from ziggurat.core.errors import DataError
 from ziggurat.data.inference.columnar_sample import sample_columnar
 from ziggurat.data.inference.header import files_with_same_header, find_delimiter, is_header
 from ziggurat.data.inference.json_sample import flatten_objects
 from ziggurat.data.inference.libsvm import MAX_ROWS, read_libsvm
+from ziggurat.data.inference.nested import flatten
 from ziggurat.data.readers.arrow.reader import ArrowSource
 from ziggurat.data.readers.csv.dialect import Dialect
 from ziggurat.data.readers.csv.header import read_layout
@@ -33,7 +35,7 @@ from ziggurat.data.readers.partitions import folder_values, shared_keys
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import cut_blocks, read_head
 
-FormatName = Literal["csv", "parquet", "arrow", "orc", "jsonl", "libsvm"]
+FormatName = Literal["csv", "parquet", "arrow", "orc", "jsonl", "libsvm", "frame"]
 
 SAMPLE_BYTES = 32 << 20
 SAMPLE_RANGES = 4
@@ -290,6 +292,18 @@ def _libsvm(text: bytes, complete: bool, files: Sequence[SourceFile]) -> LogSamp
     found = read_libsvm(text, str(files[0].path), complete and len(files) == 1)
     complete = complete and found.frame.height < MAX_ROWS
     return LogSample("libsvm", found.frame, None, complete, columns=found.columns, numeric=found.numeric)
+
+
+def sample_table(table: pa.Table, limit_bytes: int = SAMPLE_BYTES) -> LogSample:
+    """Samples rows in memory: all of them, or ranges that are spread over them."""
+    rows = table.num_rows
+    kept = max(1, min(rows, rows * limit_bytes // max(1, table.nbytes)))
+    if kept < rows:
+        size = max(1, kept // SAMPLE_RANGES)
+        starts = [(rows - size) * part // (SAMPLE_RANGES - 1) for part in range(SAMPLE_RANGES)]
+        table = pa.concat_tables([table.slice(start, size) for start in starts])
+    flat = flatten(table)
+    return LogSample("frame", flat.frame, rows, kept == rows, left_out=flat.left_out, notes=flat.notes)
 
 
 def _columnar(kind: Literal["parquet", "arrow", "orc"], files: Sequence[SourceFile], limit_bytes: int) -> LogSample:

@@ -9,6 +9,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.data.readers.arrow.reader import ArrowSource
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.file_heads import AnySource
+from ziggurat.data.readers.frame.reader import FrameSource
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource
 from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
@@ -19,11 +20,14 @@ _PLAIN = {
     ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow", ".arrows": "arrow", ".orc": "orc",
 }  # fmt: skip
 
+KNOWN_SUFFIXES = tuple(_PLAIN)
+"""The suffixes that say in which format a file is."""
+
 _DELIMITED = {".csv", ".tsv"}
 """If all of the run's own files end in one of these, the other suffix means the other delimiter."""
 
 
-def config_for_format(files: Sequence[SourceFile], config: AnySource) -> AnySource:
+def config_for_format(files: Sequence[SourceFile], config: AnySource | FrameSource) -> AnySource:
     """Returns a default source for the format of ``files``; ``config`` itself if their suffixes match or are unknown.
 
     A declared type gives a value the same id in every format, so a run trained on Parquet can predict CSV as well.
@@ -51,10 +55,15 @@ def config_for_format(files: Sequence[SourceFile], config: AnySource) -> AnySour
         case "jsonl":
             return JsonLinesSource.model_validate({"files": [], **missing})
         case _:
+            if isinstance(config, FrameSource):
+                raise DataError(
+                    f"{files[0].path}: cannot tell its format, and the run was trained on rows in memory",
+                    f"name it with one of these endings: {', '.join(_PLAIN)}",
+                )
             return config
 
 
-def _format(file: SourceFile, config: AnySource) -> str | None:
+def _format(file: SourceFile, config: AnySource | FrameSource) -> str | None:
     """Returns the format indicated by the suffix; None for the config's own or an unknown one."""
     suffix = file.format_suffix
     if suffix not in config.SUFFIXES:

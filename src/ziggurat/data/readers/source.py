@@ -16,6 +16,7 @@ from ziggurat.data.readers.columnar.reader import ColumnarReader
 from ziggurat.data.readers.columnar_formats import columnar_format
 from ziggurat.data.readers.csv.reader import CsvParser, CsvSource
 from ziggurat.data.readers.file_heads import AnySource, read_file_head
+from ziggurat.data.readers.frame.reader import WHAT, Frame, FrameSource
 from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
 from ziggurat.data.readers.libsvm.reader import LibsvmParser, LibsvmSource
 from ziggurat.data.readers.orc.reader import OrcSource
@@ -25,20 +26,21 @@ from ziggurat.data.readers.reader import BLOCK_BYTES, THREADS, RawSource, TextCo
 from ziggurat.data.readers.source_files import SourceFile, resolve_files
 
 SourceConfig = Annotated[
-    CsvSource | ParquetSource | ArrowSource | OrcSource | JsonLinesSource | LibsvmSource,
+    CsvSource | ParquetSource | ArrowSource | OrcSource | JsonLinesSource | LibsvmSource | FrameSource,
     pydantic.Field(discriminator="name"),
 ]
-"""Any source; its ``name`` selects the format: csv, parquet, arrow, orc, jsonl or libsvm."""
+"""Any source; its ``name`` selects the format: csv, parquet, arrow, orc, jsonl, libsvm or frame."""
 
 
 def open_source(
-    config: AnySource,
+    config: AnySource | FrameSource,
     folder: Path,
     schema: RawSchema,
     files: Sequence[str] | None = None,
     *,
     block_bytes: int = BLOCK_BYTES,
     threads: int = THREADS,
+    frame: Frame | None = None,
 ) -> RawSource:
     """Resolves the files of a source, checks the head of each, and returns their reader.
 
@@ -49,10 +51,19 @@ def open_source(
         files: names to use instead of the config's own, such as the validation and test files of a split.
         block_bytes: approximate bytes of text, or of decoded Parquet, in a block; memory use is a small multiple of it.
         threads: number of text blocks parsed concurrently.
+        frame: rows in memory to read in place of the files.
 
     Raises:
         DataError: a file is missing, empty or unreadable, or its layout does not match the config and the schema.
     """
+    rules = CellRules() if isinstance(config, LibsvmSource) else config.cell_rules
+    if frame is not None:
+        return ColumnarReader([frame.file], frame.open, WHAT, schema, rules, block_bytes)
+    if isinstance(config, FrameSource):
+        raise DataError(
+            "data.source: its rows are in memory (name: frame)",
+            "pass them: ziggurat.prepare(experiment, frame) or ziggurat.train(experiment, frame)",
+        )
     found = resolve_files(config.files if files is None else files, folder, config.SUFFIXES)
     if isinstance(config, TextConfig):
         found = config.opened_as(found)
@@ -65,7 +76,6 @@ def open_source(
             f"{found[0].path}: every column is a key of the folders: {', '.join(keys)}",
             "use at least one column of the files",
         )
-    rules = CellRules() if isinstance(config, LibsvmSource) else config.cell_rules
     return PartitionedSource(_open(config, found, inner, block_bytes, threads), schema, keys, rules)
 
 

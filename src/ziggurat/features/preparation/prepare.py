@@ -31,6 +31,7 @@ from ziggurat.data.encoded.dataset import Dataset, DatasetWriter
 from ziggurat.data.encoded.manifest import ENCODERS as ENCODERS
 from ziggurat.data.encoded.manifest import MANIFEST_FILE, SPLITS, STATISTICS, manifest, write_manifest
 from ziggurat.data.encoded.split import TEST, VALIDATION, FilesSplit
+from ziggurat.data.readers.frame.reader import Frame
 from ziggurat.data.readers.quarantine import Quarantine
 from ziggurat.data.readers.reader import BLOCK_BYTES
 from ziggurat.data.readers.source import open_source
@@ -59,6 +60,7 @@ def prepare(
     folder: Path,
     progress: Progress | None = None,
     cluster: Cluster | None = None,
+    frame: Frame | None = None,
 ) -> Path:
     """Prepares a dataset in ``folder``; does nothing if it already contains the dataset of these configs and files.
 
@@ -71,6 +73,7 @@ def prepare(
         folder: folder of the dataset.
         progress: where to report progress.
         cluster: its workers do the work; it is entered only if there is work. Default: threads of this process.
+        frame: the rows, if they are in memory and not in the files of ``data``.
 
     Returns:
         ``folder``.
@@ -85,7 +88,9 @@ def prepare(
         FeatureError: an encoder gives no usable ids, or its saved state does not restore it.
     """
     progress = progress or Silent()
-    sources = open_sources(data, features)
+    if frame is not None and cluster is not None:
+        raise ConfigError("rows in memory cannot be prepared on a cluster", "write them to files, or leave out ray")
+    sources = open_sources(data, features, frame=frame)
     plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
     staging = folder / _STAGING
     if _is_prepared(folder, plan):
@@ -115,27 +120,29 @@ def prepare(
     return folder
 
 
-def dataset_fingerprint(data: DataConfig, features: Sequence[FeatureConfig]) -> str:
+def dataset_fingerprint(data: DataConfig, features: Sequence[FeatureConfig], frame: Frame | None = None) -> str:
     """Returns the fingerprint of the dataset of these configs and files; reads only the heads of the files.
 
     Raises:
         ConfigError, DataError: as :func:`prepare`, for errors that show in configs and heads of files.
     """
-    sources = open_sources(data, features)
+    sources = open_sources(data, features, frame=frame)
     return Preparation.plan(data, features, [item.source.fingerprint() for item in sources]).fingerprint
 
 
 def open_sources(
-    data: DataConfig, features: Sequence[FeatureConfig], block_bytes: int = BLOCK_BYTES
+    data: DataConfig, features: Sequence[FeatureConfig], block_bytes: int = BLOCK_BYTES, frame: Frame | None = None
 ) -> list[SplitSource]:
     """Opens the sources of training, validation and test rows; there is a single one unless files decide the split.
 
     Raises:
-        ConfigError: a file is listed for two splits.
+        ConfigError: a file is listed for two splits, or files decide the split of rows in memory.
         DataError: a file is missing, unreadable or not laid out as declared.
     """
     schema = raw_schema(data, features)
-    sources = [SplitSource(open_source(data.source, data.folder, schema, block_bytes=block_bytes))]
+    sources = [SplitSource(open_source(data.source, data.folder, schema, block_bytes=block_bytes, frame=frame))]
+    if frame is not None and isinstance(data.split, FilesSplit):
+        raise ConfigError("data.split: files decide it, but the rows are in memory", "choose another data.split")
     if isinstance(data.split, FilesSplit):
         for split, files in ((VALIDATION, data.split.validation_files), (TEST, data.split.test)):
             if files:

@@ -29,10 +29,11 @@ from ziggurat.data.readers.columnar_formats import columnar_format
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.csv.rows import CsvRows
 from ziggurat.data.readers.file_heads import AnySource, FileHead, check_columns, read_file_head
+from ziggurat.data.readers.frame.reader import FrameSource
 from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
 from ziggurat.data.readers.json_lines.rows import JsonRows
 from ziggurat.data.readers.libsvm.reader import LibsvmSource
-from ziggurat.data.readers.other_format import config_for_format
+from ziggurat.data.readers.other_format import KNOWN_SUFFIXES, config_for_format
 from ziggurat.data.readers.partitions import PartitionedRows, folder_values, shared_keys
 from ziggurat.data.readers.raw_rows import BlockRows, LineRows, RawRows
 from ziggurat.data.readers.reader import RawSource, TextConfig
@@ -65,7 +66,9 @@ class PassThrough:
     open: Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]
 
 
-def open_pass_through(config: AnySource, files: Sequence[str], needed: RawSchema, suffix: str) -> PassThrough:
+def open_pass_through(
+    config: AnySource | FrameSource, files: Sequence[str], needed: RawSchema, suffix: str
+) -> PassThrough:
     """Reads the heads of ``files`` and chooses how their rows are read and written.
 
     Args:
@@ -77,7 +80,7 @@ def open_pass_through(config: AnySource, files: Sequence[str], needed: RawSchema
     Raises:
         DataError: a file cannot be read as declared, or lacks columns; all of these are named.
     """
-    resolved = resolve_files(files, Path(), config.SUFFIXES)
+    resolved = resolve_files(files, Path(), config.SUFFIXES or KNOWN_SUFFIXES)
     config = config_for_format(resolved, config)
     if isinstance(config, TextConfig):
         resolved = config.opened_as(resolved)

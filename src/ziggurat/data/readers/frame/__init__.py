@@ -1,0 +1,1 @@
+"""Rows in memory as a source: data frames and Arrow tables."""

@@ -1,0 +1,68 @@
+"""Makes an Arrow table of a data frame: polars, pandas, pyarrow, Hugging Face, or any with an Arrow C stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from ziggurat.core.errors import DataError, shorten
+from ziggurat.core.schema import duplicates
+
+NAME = "frame"
+"""The name of rows in memory, in messages and for splits by chance, which depend on a file's name and on the row."""
+
+_FAILURES = (pa.ArrowException, ArithmeticError, AttributeError, TypeError, ValueError)
+"""What Arrow and the libraries of data frames raise for values that they cannot convert."""
+
+
+def as_table(rows: Any) -> pa.Table:
+    """Returns the rows of a data frame as an Arrow table, without copies where the types allow it.
+
+    Raises:
+        DataError: ``rows`` is none of the known kinds, a column has values that Arrow cannot hold, or two columns have
+            one name.
+    """
+    try:
+        table = _converted(rows)
+    except MemoryError:
+        raise
+    except DataError:
+        raise
+    except _FAILURES as error:
+        message = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"{NAME}: no table can be made of this {type(rows).__name__} ({message})",
+            "give each column values of one type",
+        ) from error
+    if repeated := duplicates(table.column_names):
+        raise DataError(f"{NAME}: holds column {repeated[0]!r} more than once", "rename all but one")
+    return table
+
+
+def _converted(rows: Any) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, pl.LazyFrame):
+        rows = rows.collect()
+    if isinstance(rows, pl.DataFrame):
+        return rows.to_arrow()
+    if isinstance(rows, Mapping):
+        return pa.table(dict(rows))
+    module = type(rows).__module__.partition(".")[0]
+    if module == "pandas" and hasattr(rows, "to_numpy") and hasattr(rows, "columns"):
+        return pa.Table.from_pandas(rows)
+    if module == "datasets" and hasattr(rows, "with_format"):
+        table = rows.with_format("arrow")[:]  # with the rows that were selected, in their order
+        assert isinstance(table, pa.Table)
+        return table
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    raise DataError(
+        f"{NAME}: received {shorten(rows)} ({type(rows).__name__})",
+        "pass a polars or pandas DataFrame, a pyarrow Table, or an object with the Arrow C stream interface",
+    )
