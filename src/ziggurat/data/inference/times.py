@@ -115,7 +115,7 @@ def _reads(pattern: str, cells: Sequence[str]) -> bool:
 
 
 def parts_that_vary(cells: pl.Series, time_format: str) -> tuple[str, ...]:
-    """Returns the parts of a time column that may tell rows apart: the hour, the weekday over a week, the age over a day.
+    """Returns the parts of a time column that may tell rows apart: hour, weekday (over a week), age (over a day).
 
     Args:
         cells: the cells as sampled, text, numbers or typed times.
