@@ -421,3 +421,15 @@ def test_a_history_shares_the_table_of_the_column_whose_values_it_holds(
     assert features["hist"].kind == "sequence"
     assert features["hist"].table == ("item" if shared else None)
     assert ("values of item" in features["hist"].reason) is shared
+
+
+def test_what_describes_users_does_not_identify_them(tmp_path: Path) -> None:
+    def row(k: int, draw: random.Random) -> str:
+        affinity, account = f"{draw.randrange(2)}.0", "abcd"[draw.randrange(4)]
+        return f"{affinity},{account},{draw.randrange(90)},{draw.randrange(60)},{k % 2}"
+
+    header = "user_item_affinity,status_of_account,user_age,visitor,label"
+    write(tmp_path / "a.csv", log(1_500, header, row))
+    found = infer_files(tmp_path, "a.csv")
+    assert found.group is not None
+    assert found.group.name == "visitor"

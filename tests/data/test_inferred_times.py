@@ -102,6 +102,9 @@ def test_other_columns_are_no_times() -> None:
         "year": [1990 + k % 31 for k in range(300)],
     }
     assert {name: found for name, cells in columns.items() if (found := profile(name, cells).time_format)} == {}
+    old = [(datetime(1958, 3, 29) + timedelta(days=7 * k)).strftime("%Y%m%d") for k in range(2_000)]
+    assert profile("date", old).time_format == "%Y%m%d"
+    assert profile("code", old).time_format is None
     assert profile("hour", [14_102_100 + k % 24 for k in range(4_000)]).time_format == "%y%m%d%H"  # by its name
 
 

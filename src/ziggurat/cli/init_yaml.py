@@ -20,6 +20,7 @@ from ziggurat.data.readers.source_files import COMPRESSION
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
 _LISTED_FILES = 20
+_LISTED_LABELS = 10
 _MODEL = "deepfm"
 _TIME_PARTS = {
     "hour": "offered: the hour of the day, UTC; try whether it helps",
@@ -56,7 +57,9 @@ def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Ite
     for label in found.labels:
         yield f"    - {_label(label)}  # {label.reason}"
     if found.other_labels:
-        yield f"  # further columns of 0 and 1 that may be labels: {', '.join(found.other_labels)}"
+        listed = ", ".join(found.other_labels[:_LISTED_LABELS])
+        more = f" and {len(found.other_labels) - _LISTED_LABELS} more" * (len(found.other_labels) > _LISTED_LABELS)
+        yield f"  # further columns of 0 and 1 that may be labels: {listed}{more}"
     yield f"  weight: null{_weight_hint(found)}"
     yield from _group_and_time(found)
     yield from _features(found)

@@ -39,6 +39,8 @@ from ziggurat.data.readers.source_files import SourceFile
 Part = Literal["train", "validation", "test"]
 
 LARGE_TABLE_ROWS = 1_000_000
+_LEAST_GROUPS, _LEAST_GROUP_ROWS = 20, 50
+"""A column identifies users if it has this many values, or one for so many rows of a small log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +209,12 @@ def is_time(profile: ColumnProfile) -> bool:
 
 def is_group(profile: ColumnProfile) -> bool:
     """Whether the column identifies something like a user, and its values recur."""
-    if profile.many or profile.type is ValueType.FLOAT or profile.distinct < 2:
+    few = min(_LEAST_GROUPS, profile.rows / _LEAST_GROUP_ROWS)
+    if profile.many or profile.type is ValueType.FLOAT or profile.distinct < max(2, few):
         return False
     named = words(profile.name)
-    return bool(named & GROUP_WORDS) and not named & {"feature", "age"} and profile.distinct < 0.9 * profile.rows
+    describes = bool(named & {"feature", *QUANTITY_WORDS}) and "id" not in named  # user_age, user_item_affinity
+    return bool(named & GROUP_WORDS) and not describes and profile.distinct < 0.9 * profile.rows
 
 
 def _time_of(layout: Layout | None, profiles: Mapping[str, ColumnProfile]) -> ColumnProfile | None:
@@ -283,7 +287,7 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
         return InferredFeature(profile, "sequence" if sequence else "bag", spread)
     unique = profile.rows >= 100 and profile.distinct > 0.95 * profile.rows * (1 - profile.missing)
     if profile.ascending and unique and profile.type is ValueType.INTEGER:
-        return InferredFeature(profile, None, "rises with every row: a row number")
+        return InferredFeature(profile, None, "a row number: it rises with every row")
     if profile.type is ValueType.FLOAT:
         return InferredFeature(profile, "numeric", "fractions")
     if profile.type is ValueType.TEXT:

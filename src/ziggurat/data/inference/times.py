@@ -47,6 +47,7 @@ _DIGIT_WORDS = TIME_WORDS | {
 }  # fmt: skip
 _HOUR_WORDS = frozenset({"hour", "hours", "hr", "yyyymmddhh"})
 _FIRST, _LAST = 631_152_000.0, 2_082_758_400.0  # 1990 to 2036, in which digits without a name must lie
+_CENTURY, _NEXT_CENTURY = -2_208_988_800.0, 4_102_444_800.0  # 1900 to 2100, for digits with a name of times
 _DAY = 86_400.0
 _HOURS = 3
 """Different hours from which on the hour may tell rows apart."""
@@ -170,10 +171,10 @@ def _plausible(pattern: str, uniques: pl.Series, named: bool) -> bool:
     if times is None:
         return False
     seconds = times.to_numpy()
+    if named:
+        return bool(seconds.min() >= _CENTURY and seconds.max() <= _NEXT_CENTURY)
     if seconds.min() < _FIRST or seconds.max() > _LAST:
         return False
-    if named:
-        return True
     coarse = _DAY if time_pattern(pattern).has_hours else 31 * _DAY
     return len(uniques) >= 5 and len(str(uniques[0])) >= 8 and len(np.unique(seconds // coarse)) >= 2
 

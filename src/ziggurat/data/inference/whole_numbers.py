@@ -1,8 +1,8 @@
 """Tells ids from quantities among whole numbers, by their values alone; names have been asked before.
 
-What speaks for ids: the same few values recur although their range has room for many more; how often a value occurs has
-nothing to do with its neighbours. What speaks for quantities: negative values; a long tail; round values (or prices
-that end in 9); neighbouring values that occur about equally often.
+What speaks for ids: the same few values recur although their range has room for many more; or every number of a large
+range occurs; how often a value occurs has nothing to do with its neighbours. What speaks for quantities: negative
+values; a long tail; round values, or prices that end in 9; neighbouring values that occur about equally often.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ _MOSTLY_NOISE = 1.0
 """Where chance explains this share of the differences between counts, they mean nothing."""
 _UNEVEN_DIGITS = 0.5
 """Total difference of the last digits' shares from a tenth each, from which on they are uneven."""
+_MOSTLY_ZERO = 0.9
+"""Share of zeros from which on the other values are rare amounts."""
+_NUMBERED, _WITHOUT_GAPS = 300, 0.98
+"""So many values, of which hardly one is left out, number things; a quantity has gaps in its tail."""
 _WIDE = 2**40
 """Span from which on integers over their whole range are hashes."""
 
@@ -40,6 +44,8 @@ class Evidence:
         lean: where the median of the different values lies in their range, from 0 to 1; one half if they are even.
         tail: the same of the rows.
         negative: share of the different values below 0.
+        zeros: share of the rows that are 0.
+        distinct: number of different values.
         span: number of integers from the smallest value to the largest.
     """
 
@@ -50,6 +56,8 @@ class Evidence:
     lean: float
     tail: float
     negative: float
+    zeros: float
+    distinct: int
     span: float
 
     @classmethod
@@ -69,6 +77,8 @@ class Evidence:
             lean=float((float(distinct[len(distinct) // 2]) - float(distinct[0])) / max(1.0, span - 1)),
             tail=float((float(np.median(values)) - float(distinct[0])) / max(1.0, span - 1)),
             negative=float((distinct < 0).mean()),
+            zeros=float((values == 0).mean()),
+            distinct=len(distinct),
             span=span,
         )
 
@@ -92,10 +102,14 @@ def is_quantity(values: Values) -> tuple[bool, str]:
         return False, "spread over the whole range as hashes are"
     if found.negative > 0.02:
         return True, "some below 0"
+    if found.zeros > _MOSTLY_ZERO:
+        return True, "nearly all 0"
     if found.recurrence >= 1.5 and found.fill < _GAPS:
         if found.uneven_digits >= _UNEVEN_DIGITS:
             return True, "round values, or prices"
         return False, "they recur, with gaps between them, as ids do"
+    if found.distinct >= _NUMBERED and found.distinct >= _WITHOUT_GAPS * found.span:
+        return False, "each number of their range occurs, as where things are numbered"
     if found.smoothness >= _SMOOTH:
         return True, "neighbouring values are about equally frequent"
     if found.lean < 0.35 and found.tail < 0.2:
