@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from tests.cuda.conftest import WANTED, Make, without_gpu
 from tests.training.test_offloaded_run import large, write_large_log
 from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.core.errors import ConfigError
+from ziggurat.checkpoint.follow.follower import Follower
+from ziggurat.core.errors import ConfigError, RunFolderError
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
 from ziggurat.training.open_recommender import open_recommender
@@ -100,6 +102,33 @@ def test_deltas_hold_the_rows_of_their_moment(make: Make, policy: str, bits: int
                 span = expected[name].amax(1) - expected[name].amin(1)
                 off = (tensor - expected[name]).abs().amax(1)
                 assert (off <= span / (2**bits - 1) * (1.01 if bits > 4 else 2**bits / 2)).all(), (step, name)
+
+
+def test_a_follower_holds_tables_on_the_device(make: Make, device: torch.device) -> None:
+    """It reads all rows once, then those that changed, which are few of a large table."""
+    changes = {"training__max_steps": 12, "training__save_every": 3, "training__keep": 9}
+    changes |= {"training__evaluate_every": 12, "checkpoints__policy": "consecutive"}
+    api.train(make(**changes, features__user__encoder={"name": "hash", "rows": 20_000}), "run")
+    tables = {
+        name.removeprefix("tables:"): torch.full(tensor.shape, torch.nan, device=device)
+        for name, tensor in tensors(Path("run"), 3).items()
+        if name.startswith("tables:")
+    }
+    follower = Follower("seen", tables)
+    for step in (3, 6, 9):
+        shutil.copytree(f"run/checkpoints/step-{step:08}", f"seen/step-{step:08}")
+        update = follower.advance()
+        assert update is not None
+        assert (update.to_step, update.full) == (step, step == 3)
+        assert (len(update.rows["user"]) == 20_000) == (step == 3)
+        follower.verify()
+        saved = tensors(Path("run"), step)
+        for name, table in tables.items():
+            assert table.device == device
+            assert torch.equal(table.cpu(), saved[f"tables:{name}"])
+    tables["user"][7] += 1
+    with pytest.raises(RunFolderError, match=r"table 'user': 1 of 20,000 rows, row 7 first, differ"):
+        follower.verify()
 
 
 def test_predictions_and_evaluations_equal_those_on_the_cpu(make: Make) -> None:

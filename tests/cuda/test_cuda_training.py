@@ -82,6 +82,8 @@ def test_every_row_optimizer_makes_the_same_steps_and_resumes(make: Make, optimi
     changes = {"embeddings__optimizer": optimizer, "optimizer": {"name": "sgd", "lr": 0.05}}
     on_both(make, ADAM if optimizer["name"] == "adam" else SGD, **changes)
     changes["training__max_steps"] = STEPS
+    losses(make(**changes), "again")
+    assert_same_bits(tensors(Path("device"), STEPS), tensors(Path("again"), STEPS))
     losses(make(**changes), "parts", (3, 7, None))
     assert_same_bits(tensors(Path("device"), STEPS), tensors(Path("parts"), STEPS))
 
@@ -121,6 +123,17 @@ def test_every_way_to_train_is_the_same(make: Make, changes: dict[str, Any]) -> 
         weighted = (f"{row},{1 + number % 3}" for number, row in enumerate(rows))
         Path("log.csv").write_text("\n".join([f"{header},age_weight", *weighted, ""]))
     on_both(make, SGD, optimizer={"name": "sgd", "lr": 0.05}, **changes)
+
+
+def test_in_batch_negatives_are_learned_the_same(make: Make) -> None:
+    """The batch is made on the host, before it is moved; its weights, many of them 0, decide which rows count."""
+    negatives = {"name": "in_batch", "user": "user", "item": "item", "item_columns": ["tags"], "per_positive": 3}
+    changes: dict[str, Any] = {"data__negatives": negatives | {"evaluation": 5}}
+    changes["optimizer"] = {"name": "sgd", "lr": 0.05}
+    on_both(make, SGD, **changes)
+    changes["training__max_steps"] = STEPS
+    losses(make(**changes, training__prefetch=0), "parts", (5, None))
+    assert_same_bits(tensors(Path("device"), STEPS), tensors(Path("parts"), STEPS))
 
 
 POOLINGS: list[Any] = [

@@ -5,8 +5,8 @@ afterwards. An update that reaches a row before that thread first saves the row'
 training: after copying some rows it checks which of them were updated in the meantime, and uses their saved values
 instead.
 
-On CUDA the marks are on the tensors' device, and saved rows stay there until the next :meth:`PendingSnapshot.take`. No
-machine of this project's tests has had a GPU: that part is untested.
+On CUDA the marks are on the tensors' device, and saved rows stay there until the next :meth:`PendingSnapshot.take`.
+``tests/cuda`` tests that, and has run on one GPU (``docs/training.md``).
 
 Shape legend: R rows of a shard, L ids, U distinct rows, N rows that are returned together.
 """

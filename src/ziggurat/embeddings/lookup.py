@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from ziggurat.core.batch import Batch
-from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import FrequencyRanks
 from ziggurat.embeddings.dirty_rows import TrackedShard
 from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.fields import DIRECT, Fields
+from ziggurat.embeddings.id_range import DeferredIdCheck, IdRange
 from ziggurat.embeddings.initial import fill_initial, fill_initial_rows
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.offload import OffloadFolder
@@ -101,7 +101,9 @@ class EmbeddingLookup(nn.Module):
         super().__init__()
         self.layout, tables = layout, layout.tables
         self._device = device
-        self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        self._ranks = dist.get_world_size()
+        self._id_range = IdRange(layout.table_of, dist.get_rank())
+        self._deferred = DeferredIdCheck(self._id_range, device) if device.type == "cuda" else None
         replicated = [spec for spec in tables if is_replicated(spec, device, plan.placements[spec.name].sharding)]
         fused = [spec for spec in tables if spec not in replicated]
         # TorchRec draws random weights for the shards of this rank; from the global generators, the weights of fields
@@ -149,7 +151,20 @@ class EmbeddingLookup(nn.Module):
                 rank.
         """
         rows = self.finish(self.start(batch))
+        self.check_ids()
         return self.fields(rows.by_feature, rows.masks)
+
+    def check_ids(self) -> None:
+        """Raises the error of an id outside its table that was looked up since the last call.
+
+        On the CPU it has been raised before. On a GPU, :meth:`start` raises it only where gradients are off: a training
+        calls this method instead, before it uses or saves anything that was computed.
+
+        Raises:
+            FeatureError: as in :meth:`forward`.
+        """
+        if self._deferred is not None:
+            self._deferred.check()
 
     def start(self, batch: Batch) -> StartedLookup:
         """Starts to send the batch's ids to the ranks that hold their rows. Does not wait, unless tables are offloaded.
@@ -157,11 +172,16 @@ class EmbeddingLookup(nn.Module):
         May be called while another batch is between its forward and its backward pass: only :meth:`finish` reads rows.
 
         Raises:
-            FeatureError: as in :meth:`forward`. With several ranks it is raised here, to name the rank that got the id.
+            FeatureError: as in :meth:`forward`. With several ranks it is raised here, to name the rank that got the id;
+                on a GPU as in :meth:`check_ids`.
         """
         ids, masks = self._ids(batch)
-        if ids is not None and (self._ranks > 1 or self._row_order or self.prefetch_batches):
-            self._check_range(ids)
+        if ids is not None and self._deferred is not None:
+            ids = self._deferred.confined(ids)
+            if not torch.is_grad_enabled():  # its result is copied to the host next
+                self._deferred.check()
+        elif ids is not None and (self._ranks > 1 or self._row_order or self.prefetch_batches):
+            self._id_range.check(ids)
         if self.sharded is None or ids is None:
             return StartedLookup(ids, masks, batch.size, None)
         try:
@@ -169,7 +189,7 @@ class EmbeddingLookup(nn.Module):
                 ids, masks, batch.size, self.sharded.start(_with_empty_rows(self._row_order.to_positions(ids), batch))
             )
         except ValueError:  # TorchRec validates the first batch
-            self._check_range(ids)
+            self._refuse_outside(ids)
             raise
 
     def send_ids(self, started: StartedLookup) -> None:
@@ -184,7 +204,7 @@ class EmbeddingLookup(nn.Module):
         try:
             return self._look_up(started, started.ids)
         except (RuntimeError, IndexError):
-            self._check_range(started.ids)
+            self._refuse_outside(started.ids)
             raise
 
     def drop(self, started: StartedLookup) -> None:
@@ -326,22 +346,10 @@ class EmbeddingLookup(nn.Module):
             assert isinstance(table, ReplicatedTable)
             yield table
 
-    def _check_range(self, ids: KeyedJaggedTensor) -> None:
-        values_L, counts_K = ids.values(), torch.tensor(ids.length_per_key())
-        rows_K = torch.tensor([self._table_of[self._feature_of[key]].rows for key in ids.keys()])  # noqa: SIM118
-        rows_L = rows_K.repeat_interleave(counts_K, output_size=len(values_L)).to(values_L.device)
-        bad_L = (values_L < 0) | (values_L >= rows_L)
-        if not bool(bad_L.any()):
-            return
-        position = int(bad_L.nonzero()[0])
-        key = ids.keys()[int((counts_K.cumsum(0) <= position).sum())]
-        feature = self._feature_of[key]
-        spec = self._table_of[feature]
-        raise FeatureError(
-            f"feature {feature!r}: id {int(values_L[position])} is outside [0, {spec.rows}), the rows of table "
-            f"{spec.name!r}, on rank {self._rank}",
-            "encode the rows with the transform that was fitted with this model (`ziggurat prepare`)",
-        ) from None
+    def _refuse_outside(self, ids: KeyedJaggedTensor) -> None:
+        """Raises the error of an id that a kernel on the CPU refused. On a GPU they get none that is outside."""
+        if self._deferred is None:
+            self._id_range.check(ids)
 
 
 def _with_empty_rows(ids: KeyedJaggedTensor, batch: Batch) -> KeyedJaggedTensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ziggurat.core.plan import Sharding
 from ziggurat.core.tables import TableSpec
-from ziggurat.embeddings.row_table import RowTable, summed_by_row
+from ziggurat.embeddings.row_table import RowTable, add_by_row, summed_by_row
 
 
 class ReplicatedTable(RowTable):
@@ -35,7 +35,7 @@ class ReplicatedTable(RowTable):
         if _world_size() > 1:
             self._pending = (ids_L, grad_LD)
         elif self._all_rows:
-            self._step_all(torch.zeros_like(self.weight_RD).index_add_(0, ids_L, grad_LD))
+            self._step_all(add_by_row(torch.zeros_like(self.weight_RD), ids_L, grad_LD))
         else:
             self.step(*summed_by_row(ids_L, grad_LD))
 
@@ -52,7 +52,7 @@ class ReplicatedTable(RowTable):
         ids_L, grad_LD = self._pending
         self._pending = None
         grad_RD, touched_R = self._parts(buffer)
-        grad_RD.index_add_(0, ids_L, grad_LD)
+        add_by_row(grad_RD, ids_L, grad_LD)
         touched_R[ids_L] = 1
 
     @torch.no_grad()

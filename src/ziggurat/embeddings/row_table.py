@@ -77,7 +77,19 @@ class RowTable(nn.Module, ABC):
 def summed_by_row(ids_L: Tensor, grad_LD: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the distinct ids, ascending (U,), and the sum of each one's gradients (U, D)."""
     rows_U, inverse_L = torch.unique(ids_L, return_inverse=True)
-    return rows_U, grad_LD.new_zeros(len(rows_U), grad_LD.shape[1]).index_add_(0, inverse_L, grad_LD)
+    return rows_U, add_by_row(grad_LD.new_zeros(len(rows_U), grad_LD.shape[1]), inverse_L, grad_LD)
+
+
+def add_by_row(sums_RD: Tensor, ids_L: Tensor, grad_LD: Tensor) -> Tensor:
+    """Adds each gradient to the row of its id, in place and in an order that repeats; returns ``sums_RD``.
+
+    On a GPU index_add_ adds in the order in which threads come, and two runs differ in the last bits. index_put_ sorts
+    the ids first. (embedding_dense_backward would, too, but its kernel for up to 3,072 ids has a race:
+    https://github.com/pytorch/pytorch/pull/187687.)
+    """
+    if sums_RD.is_cuda:
+        return sums_RD.index_put_((ids_L,), grad_LD, accumulate=True)
+    return sums_RD.index_add_(0, ids_L, grad_LD)
 
 
 class _Lookup(torch.autograd.Function):
@@ -96,5 +108,5 @@ class _Lookup(torch.autograd.Function):
         ids_L, lengths_N = ctx.saved_tensors
         if ctx.table.pooling == "mean":
             grad_ND = grad_ND / lengths_N.clamp(min=1).unsqueeze(1)
-        ctx.table.update(ids_L, grad_ND.repeat_interleave(lengths_N.long(), dim=0))
+        ctx.table.update(ids_L, grad_ND.repeat_interleave(lengths_N.long(), dim=0, output_size=len(ids_L)))
         return (None,) * 5

@@ -90,9 +90,15 @@ class Adagrad(DenseOptimizerSettings):
     """L2 penalty's factor. Not applied to biases, norms and other vectors."""
 
     def make(self, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
-        return torch.optim.Adagrad(groups, **self.settings(), fused=not _is_spread(groups))
+        # torch has a fused Adagrad on the CPU only; None lets it choose its foreach kernels on a GPU.
+        fused = None if _on_gpu(groups) else not _is_spread(groups)
+        return torch.optim.Adagrad(groups, **self.settings(), fused=fused)
 
 
 def _is_spread(groups: list[ParameterGroup]) -> bool:
     """Whether ranks share a parameter: torch 2.13 cannot apply its fused SGD and Adagrad to those."""
     return any(isinstance(parameter, DTensor) for group in groups for _, parameter in group["params"])
+
+
+def _on_gpu(groups: list[ParameterGroup]) -> bool:
+    return any(parameter.is_cuda for group in groups for _, parameter in group["params"])

@@ -185,13 +185,14 @@ class Trainer:
         evaluate = evaluate or step >= self.total_steps
         save = config.save_every is not None and step % config.save_every == 0
         if step % config.log_every == 0 or evaluate or save:
-            self._log(log)  # raises, before anything is saved, if the loss is not finite
+            self._log(log)  # raises before anything is saved: the loss is not finite, or an id outside its table
         if evaluate:
             self._evaluate(log)
         elif save:
             self._checkpoints.save(self.at)
 
     def _log(self, log: MetricsLog | NoMetricsLog) -> None:
+        self.recommender.lookup.check_ids()
         window, self._window = self._window, LossWindow.on(self.device)
         window.over_ranks()
         figures = window.figures()
