@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,18 @@ Make = Callable[..., Experiment]
 def _has_device() -> None:
     if WANTED == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")
+
+
+@pytest.fixture(autouse=True)
+def _usable_gpu() -> Iterator[None]:
+    """Ends the process if a test left its GPU unusable, so that pytest-xdist runs the next tests in another one."""
+    yield
+    if WANTED == "cuda" and "PYTEST_XDIST_WORKER" in os.environ:
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            print(f"the GPU is unusable in this process: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
 
 
 @pytest.fixture
