@@ -81,7 +81,7 @@ def test_parquet_is_detected_by_its_bytes(tmp_path: Path) -> None:
 def test_delimiter_and_header(text: str, delimiter: str, header: bool, width: int, tmp_path: Path) -> None:
     write(tmp_path / "a.csv", text)
     sample = read_sample(resolve_files(["a.csv"], tmp_path, []))
-    assert (sample.delimiter, sample.header, sample.frame.width) == (delimiter, header, width)
+    assert (sample.dialect.delimiter.decode(), sample.header, sample.frame.width) == (delimiter, header, width)
     assert sample.complete
     assert sample.total_rows == sample.frame.height
 
@@ -90,8 +90,6 @@ def test_delimiter_and_header(text: str, delimiter: str, header: bool, width: in
     ("text", "problem"),
     [
         (b"a,a,,label\n1,2,3,0\n4,5,6,1\n", "line 1: the header names column 'a' twice, in places 1 and 2"),
-        (b"a,b,,label\n1,2,3,0\n4,5,6,1\n", "line 1: the header has no name for column 3 of 4"),
-        ("größe,label\n1,0\n2,1\n".encode("latin-1"), "line 1: the header is not UTF-8"),
         (b"a,label\n", "the file holds a header but no rows"),
         (b"a,label\n\n", "the file holds a header but no rows"),
     ],
@@ -374,7 +372,7 @@ def test_a_requested_label_needs_two_values(tmp_path: Path) -> None:
 def test_quoted_line_ends_in_every_row(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "y,x,t\n" + '1,"a\nb",0.5\n0,"c\nd",1.5\n' * 20)
     found = infer_files(tmp_path, "a.csv")
-    assert found.sample.newlines_in_values
+    assert found.sample.dialect.newlines_in_values
     assert found.labels[0].profile.name == "y"
 
 

@@ -15,8 +15,10 @@ from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ColumnProfile
 from ziggurat.data.inference.labels import InferredLabel
 from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference, InferredFeature, Part
+from ziggurat.data.inference.sample import LogSample
 from ziggurat.data.inference.words import plain_name
-from ziggurat.data.readers.source_files import COMPRESSION
+from ziggurat.data.readers.csv.reader import WHITESPACE
+from ziggurat.data.readers.source_files import COMPRESSION, UTF_8
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
 _LISTED_FILES = 20
@@ -74,18 +76,7 @@ def _source(found: Inference, folder: Path) -> Iterator[str]:
     yield f"    name: {sample.format}"
     if sample.format != "frame":
         yield f"    files: {_file_list(found, 'train', folder)}"
-    if sample.format == "csv":
-        space_after_delimiter = (
-            "  # a space follows each delimiter; it is part of text values" if sample.space_after_delimiter else ""
-        )
-        yield f"    delimiter: {json.dumps(sample.delimiter)}{space_after_delimiter}"
-        known = f"  # the columns of {found.layout}" if sample.header and found.layout else ""
-        yield f"    header: {str(sample.header).lower()}{known}"
-        if not sample.header:
-            names = f"the layout of {found.layout}" if found.layout else "invented names: rename them here and below"
-            yield f"    columns: {_flow(sample.frame.columns)}  # {names}"
-        if sample.newlines_in_values:
-            yield "    newlines_in_values: true"
+    yield from _text_form(sample, found.layout)
     if sample.columns is not None:
         yield f"    columns: {_flow(list(sample.columns))}  # invented names: rename them here and below"
     if sample.numeric:
@@ -114,6 +105,47 @@ def _numbers(found: Inference) -> Iterator[str]:
     if rules.symbols:
         meaning = "; a per cent is a hundredth" if "%" in rules.symbols else ""
         yield f"    symbols: {_flow(list(rules.symbols), quote=True)}  # signs around numbers{meaning}"
+
+
+def _text_form(sample: LogSample, layout: str | None) -> Iterator[str]:
+    """Yields how text is written, where that differs from the usual way; of CSV also the delimiter and the header."""
+    found, dialect = sample.encoding, sample.dialect
+    if found.name != UTF_8:
+        doubt = f"; if values look wrong, try {found.runner_up}" if found.runner_up else ""
+        yield f"    encoding: {found.name}  # guessed from the bytes{doubt}"
+    if found.lone_returns:
+        yield "    line_ends: cr  # lines end in carriage returns alone"
+    if sample.format != "csv":
+        return
+    delimiter = json.dumps(dialect.delimiter.decode(), ensure_ascii=False)
+    yield f"    delimiter: {delimiter if dialect.delimiter else f'{WHITESPACE}  # runs of blanks and tabs'}"
+    known = f"  # the columns of {layout}" if sample.header and layout else ""
+    yield f"    header: {str(sample.header).lower()}{known}"
+    if sample.renamed:
+        names = f"the layout of {layout}" if layout and not sample.header else _origin(sample)
+        yield f"    columns: {_flow(sample.frame.columns)}  # {names}"
+    if dialect.skip_blanks:
+        yield "    skip_blanks: true  # blanks beside delimiters are no part of the values"
+    if not dialect.quotes:
+        yield "    quotes: false  # quotes are ordinary characters here"
+    if dialect.escape:
+        yield f"    escape: {json.dumps(dialect.escape.decode())}  # before quotes and delimiters within values"
+    if dialect.comment:
+        yield f"    comment: {json.dumps(dialect.comment.decode())}  # lines that begin with it are left out"
+    if dialect.skip_lines:
+        yield f"    skip_lines: {dialect.skip_lines}  # titles before the header"
+    if dialect.newlines_in_values:
+        yield "    newlines_in_values: true"
+
+
+def _origin(sample: LogSample) -> str:
+    """Says where the names of the columns are from."""
+    if sample.header:
+        return "the header has no name for one of them: rename it here and below"
+    invented = all(re.fullmatch(r"column_\d+", name) for name in sample.frame.columns)
+    if not invented and sample.dialect.comment:
+        return "named in a comment line"
+    return "invented names: rename them here and below"
 
 
 def _split(found: Inference, folder: Path) -> Iterator[str]:

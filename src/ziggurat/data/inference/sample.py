@@ -6,8 +6,6 @@ with time. Of larger Parquet files, row groups spread over the files are read. O
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -20,25 +18,24 @@ import pyarrow as pa
 
 from ziggurat.core.errors import DataError
 from ziggurat.data.inference.columnar_sample import sample_columnar
-from ziggurat.data.inference.header import files_with_same_header, find_delimiter, is_header
+from ziggurat.data.inference.csv_sample import sample_csv
+from ziggurat.data.inference.encoding import FoundEncoding
 from ziggurat.data.inference.json_sample import flatten_objects
 from ziggurat.data.inference.libsvm import MAX_ROWS, read_libsvm
 from ziggurat.data.inference.nested import flatten
+from ziggurat.data.inference.text_sample import SAMPLE_RANGES, open_as_text, read_parts
 from ziggurat.data.readers.arrow.reader import ArrowSource
 from ziggurat.data.readers.csv.dialect import Dialect
-from ziggurat.data.readers.csv.header import read_layout
-from ziggurat.data.readers.csv.record_split import RecordSplitter
 from ziggurat.data.readers.file_magic import HEAD_BYTES
 from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.partitions import folder_values, shared_keys
-from ziggurat.data.readers.source_files import SourceFile
-from ziggurat.data.readers.text.blocks import cut_blocks, read_head
+from ziggurat.data.readers.source_files import UTF_8, SourceFile
+from ziggurat.data.readers.text.blocks import read_head
 
 FormatName = Literal["csv", "parquet", "arrow", "orc", "jsonl", "libsvm", "frame"]
 
 SAMPLE_BYTES = 32 << 20
-SAMPLE_RANGES = 4
 SUFFIXES: dict[str, FormatName] = {
     ".parquet": "parquet", ".pq": "parquet", ".orc": "orc",
     ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow", ".arrows": "arrow",
@@ -68,10 +65,10 @@ class LogSample:
         frame: the sampled rows; cells of untyped text formats are strings, empty cells are null.
         total_rows: rows of all files, counted or estimated from their size; None if neither is possible.
         complete: whether the frame holds every row of the files.
-        delimiter: the CSV delimiter.
+        dialect: how delimited text is written.
         header: whether the CSV has a header.
-        space_after_delimiter: whether CSV cells begin with a space, as in ``1, 2``.
-        newlines_in_values: whether a quoted value contains a line end.
+        renamed: whether the CSV's columns have other names than those in its header, or no header.
+        encoding: the encoding of text.
         columns: libsvm field names, if the entries have fields.
         numeric: libsvm columns of numbers.
         left_out: column or path -> why no feature can be made of it, for what the frame does not hold.
@@ -82,10 +79,10 @@ class LogSample:
     frame: pl.DataFrame
     total_rows: int | None
     complete: bool
-    delimiter: str = ","
+    dialect: Dialect = field(default_factory=Dialect)
     header: bool = True
-    space_after_delimiter: bool = False
-    newlines_in_values: bool = False
+    renamed: bool = False
+    encoding: FoundEncoding = field(default_factory=lambda: FoundEncoding(UTF_8))
     columns: tuple[str, ...] | None = None
     numeric: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -105,7 +102,13 @@ def detect_format(file: SourceFile) -> FormatName:
         if magic.startswith(name):
             return kind
     if file.format_suffix in SUFFIXES:
-        return SUFFIXES[file.format_suffix]
+        found = SUFFIXES[file.format_suffix]
+        if found in _COLUMNAR and file.compression is not None:
+            raise DataError(
+                f"{file.path}: {found.capitalize()} within {file.compression} data cannot be read in place",
+                f"unpack it first; {found.capitalize()} is compressed inside: {file.stored}",
+            )
+        return found
     head = read_head(file, 64 << 10, _last_line_end).data.decode("utf-8", "replace").lstrip("\ufeff").splitlines()
     lines = [line for line in head if line.strip()][:20]
     if lines and all(line.lstrip().startswith("{") for line in lines):
@@ -120,15 +123,9 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
 
     Raises:
         DataError: the files are of several formats, a file cannot be read or holds no rows, or a CSV header is not
-            UTF-8, names a column twice, or leaves a column without a name.
+            UTF-8, or names a column twice.
     """
-    try:
-        return _sample_folders(files, limit_bytes) if shared_keys(files) else _sample(files, limit_bytes)
-    except csv.Error as error:
-        raise DataError(
-            f"{files[0].path}: the first lines cannot be read as CSV: {error}",
-            "check that it is a text file of records",
-        ) from error
+    return _sample_folders(files, limit_bytes) if shared_keys(files) else _sample(files, limit_bytes)
 
 
 def _sample_folders(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
@@ -169,19 +166,17 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
     if kind in ("parquet", "arrow", "orc"):
         sample = _columnar(kind, files, limit_bytes)
     else:
-        sampled = _same_header(files) if kind == "csv" else files
-        text, complete = _read_lines(
-            sampled, {"libsvm": limit_bytes // 4, "jsonl": min(limit_bytes, _JSON_BYTES)}.get(kind, limit_bytes)
-        )
-        complete = complete and len(sampled) == len(files)
-        sample = (
-            _csv(text, complete, files[0])
-            if kind == "csv"
-            else _json_lines(text, complete)
-            if kind == "jsonl"
-            else _libsvm(text, complete, files)
-        )
-        sample = replace(sample, total_rows=_total_rows(files, sample, len(text)))
+        files, encoding = open_as_text(files)
+        if kind == "csv":
+            found = sample_csv(files, limit_bytes)
+            parts = found.parts
+            sample = LogSample("csv", found.frame, None, parts.complete, found.dialect, found.header, found.renamed)
+        else:
+            limits = {"libsvm": limit_bytes // 4, "jsonl": min(limit_bytes, _JSON_BYTES)}
+            parts = read_parts(files, limits.get(kind, limit_bytes))
+            text = b"".join(part.data for part in parts.parts)
+            sample = _json_lines(text, parts.complete) if kind == "jsonl" else _libsvm(text, parts.complete, files)
+        sample = replace(sample, total_rows=_total_rows(files, sample, parts.stored_bytes), encoding=encoding)
     if sample.frame.height == 0:
         raise DataError(
             f"{files[0].path}: holds no rows that can be read as {kind}", "name files with at least one row"
@@ -189,90 +184,16 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
     return sample
 
 
-def _total_rows(files: Sequence[SourceFile], sample: LogSample, sampled_bytes: int) -> int | None:
+def _total_rows(files: Sequence[SourceFile], sample: LogSample, sampled_bytes: int) -> int:
+    """Returns the number of rows, estimated from the share of stored bytes in the sample; never fewer than its rows."""
     if sample.complete:
         return sample.frame.height
-    if any(not file.is_plain for file in files):
-        return None
-    return round(sample.frame.height * sum(file.size_bytes for file in files) / max(1, sampled_bytes))
+    rows = sample.frame.height * sum(file.size_bytes for file in files) / max(1, sampled_bytes)
+    return max(sample.frame.height, round(rows))
 
 
 def _last_line_end(data: bytes) -> int:
     return data.rfind(b"\n") + 1
-
-
-def _read_lines(files: Sequence[SourceFile], limit_bytes: int) -> tuple[bytes, bool]:
-    """Reads whole lines from the files, from the first line on; also returns whether these are all their lines."""
-    share = max(1 << 16, limit_bytes // min(len(files), SAMPLE_RANGES))
-    chosen = (
-        files if len(files) <= SAMPLE_RANGES else [files[len(files) * k // SAMPLE_RANGES] for k in range(SAMPLE_RANGES)]
-    )
-    parts: list[bytes] = []
-    complete = len(chosen) == len(files)
-    for number, file in enumerate(chosen):
-        head = read_head(file, share, _last_line_end)
-        data = head.data.removeprefix(b"\xef\xbb\xbf")
-        if number > 0:
-            first, _, rest = data.partition(b"\n")
-            data = rest if parts[0].startswith(first.rstrip(b"\r")) else data  # a repeated header
-        parts.append(data if data.endswith(b"\n") else data + b"\n")
-        if head.last:
-            continue
-        complete = False
-        if file.is_plain:
-            for part in range(1, SAMPLE_RANGES):
-                offset = file.size_bytes * part // SAMPLE_RANGES
-                for block in cut_blocks(file, offset, share // SAMPLE_RANGES, _last_line_end):
-                    parts.append(block.data[block.data.find(b"\n") + 1 :])
-                    break
-    return b"".join(parts), complete
-
-
-def _same_header(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-    chosen = (
-        files if len(files) <= SAMPLE_RANGES else [files[len(files) * k // SAMPLE_RANGES] for k in range(SAMPLE_RANGES)]
-    )
-    head = read_head(files[0], 1 << 16, _last_line_end).data.decode("utf-8-sig", "replace")
-    return files_with_same_header(chosen, find_delimiter(head.splitlines()[:200])) if head.strip() else files
-
-
-def _csv(text: bytes, complete: bool, file: SourceFile) -> LogSample:
-    lines = text[: 1 << 18].decode("utf-8", "replace").splitlines()[:200]
-    delimiter = find_delimiter(lines)
-    first_end = text.find(b"\n") + 1
-    if not isinstance(RecordSplitter(delimiter.encode())(text[:first_end].rstrip(b"\r\n")), list):
-        raise DataError(
-            f"{file.path}, line 1: a quote is opened and not closed in the line; the first line, which may name the "
-            "columns, must be whole: no line break within quotes",
-            "write the first line without line breaks in its values, or close the quote",
-        )
-    first = next(csv.reader([lines[0]], delimiter=delimiter))
-    names = [f"column_{number}" for number in range(1, len(first) + 1)]
-
-    def parse(data: bytes) -> pl.DataFrame:
-        return pl.read_csv(
-            io.BytesIO(data), separator=delimiter, has_header=False, new_columns=names, infer_schema=False,
-            truncate_ragged_lines=True, encoding="utf8-lossy", ignore_errors=True,
-        )  # fmt: skip
-
-    try:
-        body = parse(text[first_end:]) if text[first_end:].strip() else parse(text).clear()
-        header = is_header(first, body, file.path)
-        frame = body if header else parse(text)
-    except pl.exceptions.PolarsError as error:
-        raise DataError(
-            f"cannot be read as CSV with delimiter {delimiter!r}: {error}", "check the file's quotes"
-        ) from error
-    newlines_in_values = any(frame.select(pl.all().str.contains("\n", literal=True).any()).row(0))
-    if header:
-        read_layout(file, Dialect(delimiter.encode(), newlines_in_values), header=True, columns=None, needed=())
-        frame.columns = [name.strip() for name in first]
-    space_after_delimiter = sum(line.count(delimiter + " ") for line in lines) > 0.8 * sum(
-        line.count(delimiter) for line in lines
-    )
-    return LogSample(
-        "csv", frame, None, complete, delimiter, header, space_after_delimiter and len(first) > 1, newlines_in_values
-    )
 
 
 def _json_lines(text: bytes, complete: bool) -> LogSample:

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from ziggurat.data.readers.csv.record_split import CellGrammar, RecordSplitter
-from ziggurat.data.readers.text.records import Offsets, RecordRules
+from ziggurat.data.readers.text.records import Offsets, RecordRules, Records
 
 INNER_DELIMITER = b"\x1f"
 """ASCII's unit separator; between the cells of rewritten text where the dialect's own delimiter is not one byte."""
 
-_LF, _SPACE, _TAB = 10, 32, 9
+_LF, _CR, _SPACE, _TAB, _QUOTE = 10, 13, 32, 9, 34
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Dialect(RecordRules):
     @property
     def parsed_quotes(self) -> bool:
         """Whether quotes enclose values in the text that the fast parser reads."""
-        return self.quotes or self.rewrites_cells
+        return self.quotes or bool(self.escape)
 
     @property
     def is_written_plainly(self) -> bool:
@@ -85,7 +86,7 @@ class Dialect(RecordRules):
 
     def quotes_close(self, data: bytes) -> bool:
         """As in :class:`RecordRules`, of text that :meth:`rewritten` returns, in which every quote is closed."""
-        return self.rewrites_cells or super().quotes_close(data)
+        return RecordRules(self.parsed_delimiter, self.newlines_in_values, self.parsed_quotes).quotes_close(data)
 
     def is_record(self, line: bytes) -> bool:
         if self.comment and line.startswith(self.comment):
@@ -107,26 +108,20 @@ class Dialect(RecordRules):
             data = self._without_comments(data)
         if not self.rewrites_cells:
             return data
-        if self.newlines_in_values and self._special_byte.search(data):
-            return self._by_record(data)
-        parts: list[bytes] = []
-        offset = 0
-        for match in self._special_line.finditer(data):
-            line = self._joined(match[0].removesuffix(b"\r"))
-            if line is None:
-                return None
-            parts += [self._plain_lines(data[offset : match.start()]), line]
-            offset = match.end()
-        return b"".join([*parts, self._plain_lines(data[offset:])])
+        if len(self.delimiter) != 1 and INNER_DELIMITER in data:
+            return None
+        quotes, escapes = b'"' in data and self.parsed_quotes, bool(self.escape) and self.escape in data
+        if not escapes and not (quotes and not self.quotes):
+            rewritten = self._rewrite_blocks(data, quotes)
+            if rewritten is not None:
+                return rewritten
+        return self._by_record(data) if self.newlines_in_values else self._by_line(data)
 
-    @cached_property
-    def _special_byte(self) -> re.Pattern[bytes]:
-        inner = b"" if len(self.delimiter) == 1 else INNER_DELIMITER
-        return re.compile(b"[" + re.escape(b'"' + self.escape + inner) + b"]")
-
-    @cached_property
-    def _special_line(self) -> re.Pattern[bytes]:
-        return re.compile(rb"[^\n]*" + self._special_byte.pattern + rb"[^\n]*")
+    def rewritten_where_possible(self, data: bytes) -> bytes:
+        """As :meth:`rewritten`, without the records that cannot be split."""
+        records = Records.of(data, 1, self)
+        lines = (self._joined(records[row]) for row in range(len(records)))
+        return b"".join(line + b"\n" for line in lines if line is not None)
 
     @cached_property
     def _record(self) -> re.Pattern[bytes]:
@@ -149,6 +144,27 @@ class Dialect(RecordRules):
             parts.append(line)
         return b"\n".join(parts) + b"\n"
 
+    def _by_line(self, data: bytes) -> bytes | None:
+        """Rewrites the lines with quotes and escapes one by one, and the text between them at once."""
+        buffer = np.frombuffer(data, np.uint8)
+        special = (buffer == self.escape[0]) if self.escape else np.zeros(len(buffer), np.bool_)
+        if len(self.delimiter) != 1 or self.skip_blanks or not self.quotes:
+            special |= buffer == _QUOTE  # else a line with quotes and without escapes stays as it is
+        newlines = np.flatnonzero(buffer == _LF)
+        parts: list[bytes] = []
+        offset = 0
+        for line in np.unique(np.searchsorted(newlines, np.flatnonzero(special))).tolist():
+            start = int(newlines[line - 1]) + 1 if line else 0
+            stop = int(newlines[line]) if line < len(newlines) else len(data)
+            joined = self._joined(data[start:stop].removesuffix(b"\r"))
+            between = self._rewrite_blocks(data[offset:start], quotes=False)
+            if joined is None or between is None:
+                return None
+            parts += [between, joined]
+            offset = stop
+        rest = self._rewrite_blocks(data[offset:], quotes=False)
+        return None if rest is None else b"".join([*parts, rest])
+
     def _joined(self, record: bytes) -> bytes | None:
         """Returns the cells of a record, joined; None if they cannot be split."""
         if not self.is_record(record):
@@ -164,21 +180,34 @@ class Dialect(RecordRules):
             for cell in cells
         )
 
-    def _plain_lines(self, data: bytes) -> bytes:
-        """Rewrites lines without quotes and escapes."""
+    def _rewrite_blocks(self, data: bytes, quotes: bool) -> bytes | None:
+        """Rewrites text without escapes; None if ``quotes`` do not enclose whole cells, which is to be looked at."""
         if len(self.delimiter) > 1:
             data = data.replace(self.delimiter, INNER_DELIMITER)
-        if self.splits_at_blanks or self.skip_blanks:
-            data = self._without_blanks(data.replace(b"\r\n", b"\n"))
-        return data
-
-    def _without_blanks(self, data: bytes) -> bytes:
-        """Drops blanks at the ends of cells, or turns runs of blanks within lines into one delimiter."""
-        buffer = np.frombuffer(data, np.uint8)
-        blank = (buffer == _SPACE) | ((buffer == _TAB) & (self.delimiter != b"\t"))
-        if not blank.any():
+        strips = self.splits_at_blanks or self.skip_blanks
+        if not (strips or quotes):
             return data
-        edges = np.flatnonzero(np.diff(blank.astype(np.int8), prepend=np.int8(0), append=np.int8(0)))
+        buffer = np.frombuffer(data.replace(b"\r\n", b"\n") if strips else data, np.uint8)
+        inside = _inside_quotes(buffer) if quotes else None
+        if inside is not None:
+            if len(self.delimiter) > 1 and (inside & (buffer == INNER_DELIMITER[0])).any():
+                return None
+            if not self.newlines_in_values and (inside & (buffer == _LF)).any():
+                return None
+        if strips:
+            buffer = self._without_blanks(buffer, inside)
+        return buffer.tobytes() if inside is None or self._quotes_enclose_cells(buffer) else None
+
+    def _without_blanks(
+        self, buffer: npt.NDArray[np.uint8], inside: npt.NDArray[np.bool_] | None
+    ) -> npt.NDArray[np.uint8]:
+        """Drops blanks at the ends of cells, or turns runs of blanks within lines into one delimiter."""
+        blank = (buffer == _SPACE) | ((buffer == _TAB) & (self.delimiter != b"\t"))
+        if inside is not None:
+            blank &= ~inside
+        if not blank.any():
+            return buffer
+        edges = np.flatnonzero(np.diff(blank.view(np.int8), prepend=np.int8(0), append=np.int8(0)))
         starts, stops = edges[::2], edges[1::2]
         bounds = [_LF] if self.splits_at_blanks else [_LF, self.parsed_delimiter[0]]
         outer = np.isin(buffer[np.maximum(starts, 1) - 1], bounds) | (starts == 0)
@@ -189,9 +218,24 @@ class Dialect(RecordRules):
             buffer[starts[~outer]] = INNER_DELIMITER[0]
             keep[starts[~outer]] = True
         else:
-            dropped = np.repeat(outer, stops - starts)
-            keep[np.flatnonzero(blank)[~dropped]] = True
-        return buffer[keep].tobytes()
+            keep[np.flatnonzero(blank)[~np.repeat(outer, stops - starts)]] = True
+        return buffer[keep]
+
+    def _quotes_enclose_cells(self, buffer: npt.NDArray[np.uint8]) -> bool:
+        """Whether every odd quote stands before a cell and every even one after it, or next to another quote."""
+        quotes = np.flatnonzero(buffer == _QUOTE)
+        bounds = [_LF, _QUOTE, self.parsed_delimiter[0]]
+        if len(quotes) % 2:
+            return False
+        opening, closing = quotes[::2], quotes[1::2]
+        before = np.isin(buffer[np.maximum(opening, 1) - 1], bounds) | (opening == 0)
+        after = np.isin(buffer[np.minimum(closing + 1, len(buffer) - 1)], [*bounds, _CR]) | (closing == len(buffer) - 1)
+        return bool(before.all() and after.all())
+
+
+def _inside_quotes(buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+    """Returns which bytes follow an odd number of quotes; an opening quote is inside, a closing one is not."""
+    return np.logical_xor.accumulate(buffer == _QUOTE)
 
 
 def _spans(ends: Offsets, size: int) -> list[tuple[int, int]]:

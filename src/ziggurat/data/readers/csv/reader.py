@@ -10,6 +10,7 @@ Text is parsed in one of three ways, each the fallback of the previous one:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -259,12 +260,15 @@ class CsvParser(TextParser):
         return f"a value that holds {between} has to be {' or '.join(ways)}" if ways else f"no value may hold {between}"
 
 
-def parse_options(dialect: Dialect) -> pacsv.ParseOptions:
-    """Returns how pyarrow parses text that :meth:`Dialect.rewritten` returns."""
+def parse_options(
+    dialect: Dialect, other_widths: Callable[[pacsv.InvalidRow], str] | None = None
+) -> pacsv.ParseOptions:
+    """Returns how pyarrow parses text that :meth:`Dialect.rewritten` returns; ``other_widths`` may skip ragged rows."""
     return pacsv.ParseOptions(
         delimiter=dialect.parsed_delimiter.decode(),
         quote_char='"' if dialect.parsed_quotes else False,
         newlines_in_values=dialect.newlines_in_values,
+        invalid_row_handler=other_widths,
     )
 
 
