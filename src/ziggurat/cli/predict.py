@@ -40,8 +40,13 @@ def command(
             show_default=False,
         ),
     ] = None,
+    levels: Annotated[
+        bool, typer.Option("--levels", help="Also write the probability of each level of ordinal labels.")
+    ] = False,
 ) -> None:
-    """Write the rows of raw logs with a predicted probability per label. The logs need no labels.
+    """Write the rows of raw logs with a prediction per label. The logs need no labels.
+
+    A prediction is a probability, or a number in the label's units.
 
     \b
     Example:
@@ -52,7 +57,13 @@ def command(
 
     with console_progress() as progress:
         outcome = api.predict_files(
-            run, files, out, checkpoint, progress=progress, on_bad_row=on_bad_row.value if on_bad_row else None
+            run,
+            files,
+            out,
+            checkpoint,
+            progress=progress,
+            on_bad_row=on_bad_row.value if on_bad_row else None,
+            levels=levels,
         )
     typer.echo(f"{out}: {outcome.rows:,} rows")
     if outcome.quarantined:

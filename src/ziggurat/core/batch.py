@@ -32,10 +32,11 @@ class Batch:
         dense_BF: numeric features in the order of ``schema.dense``, float32; (B, 0) if there are none.
         bags: ids of pooled features, int64, with the keys ``schema.pooled``; None if there are none.
         sequences: ids of sequences, int64, with the keys ``schema.sequences``; None if there are none.
-        labels_BT: labels in {0, 1} in the order of ``schema.labels``, float32; (B, 0) for unlabelled rows.
+        labels_BT: labels in the order of ``schema.labels``, float32; (B, 0) for unlabelled rows.
         weights_B: weights of the examples, float32; None means all ones.
         groups_B: keys for GAUC, int64, or None.
         largest: number of rows of the largest batch of any rank in the same step; None means this batch's.
+        counts_BT: weights of each label by itself, float32, which multiply those of the examples; None means all ones.
     """
 
     dense_BF: Tensor
@@ -45,11 +46,20 @@ class Batch:
     weights_B: Tensor | None = None
     groups_B: Tensor | None = None
     largest: int | None = None
+    counts_BT: Tensor | None = None
 
     @property
     def size(self) -> int:
         """Number of rows B."""
         return self.dense_BF.shape[0]
+
+    @property
+    def row_weights(self) -> Tensor | None:
+        """Weights of the rows, 0 for those that no label counts; None means all ones."""
+        if self.counts_BT is None:
+            return self.weights_B
+        counted_B = (self.counts_BT > 0).any(1).to(self.counts_BT.dtype)
+        return counted_B if self.weights_B is None else counted_B * self.weights_B
 
     def to(self, device: torch.device) -> Batch:
         """Returns the batch on ``device``: itself if it is there already."""
@@ -70,6 +80,26 @@ class Batch:
             weights_B=move(self.weights_B),
             groups_B=move(self.groups_B),
             largest=self.largest,
+            counts_BT=move(self.counts_BT),
+        )
+
+    def take(self, kept_B: Tensor) -> Batch:
+        """Returns the rows under a mask; ``largest`` stays, as the most that any rank has."""
+        if bool(kept_B.all()):
+            return self
+
+        def rows(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor[kept_B]
+
+        return Batch(
+            dense_BF=self.dense_BF[kept_B],
+            bags=_taken(self.bags, kept_B),
+            sequences=_taken(self.sequences, kept_B),
+            labels_BT=self.labels_BT[kept_B],
+            weights_B=rows(self.weights_B),
+            groups_B=rows(self.groups_B),
+            largest=self.largest or self.size,
+            counts_BT=rows(self.counts_BT),
         )
 
     def validate(self, schema: Schema) -> Batch:
@@ -82,4 +112,15 @@ class Batch:
             assert jagged is None or (tuple(jagged.keys()) == keys and jagged.stride() == rows), keys
         assert self.weights_B is None or self.weights_B.shape == (rows,)
         assert self.groups_B is None or self.groups_B.shape == (rows,)
+        assert self.counts_BT is None or self.counts_BT.shape == (rows, len(schema.labels))
         return self
+
+
+def _taken(jagged: KeyedJaggedTensor | None, kept_B: Tensor) -> KeyedJaggedTensor | None:
+    """Returns the rows of all keys under a mask."""
+    if jagged is None:
+        return None
+    keys, lengths = jagged.keys(), jagged.lengths()
+    kept_KB = kept_B.repeat(len(keys))
+    values = jagged.values()[torch.repeat_interleave(kept_KB, lengths)]
+    return KeyedJaggedTensor(keys=keys, values=values, lengths=lengths[kept_KB], stride=int(kept_B.sum()))

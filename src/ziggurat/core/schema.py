@@ -91,10 +91,13 @@ class Schema:
         sequences: features with an ordered list of ids per row.
         tables: feature name -> embedding table name, for every categorical, bag and sequence feature.
         rows: table name -> number of rows; every encoded id is in ``[0, rows)``.
-        labels: label (task) names, float32 in {0, 1}.
+        labels: label (task) names, float32.
         has_weight: whether a ``weight`` column is present.
         has_group: whether a ``group`` column (int64, for GAUC) is present.
         has_time: whether a ``time`` column (int64 or float64) is present.
+        kinds: kinds of the labels that are not binary (0 or 1), by name.
+        levels: the ordered values of each ordinal label.
+        counted: the labels that have a weight column of their own, such as the impressions of a click rate.
     """
 
     dense: tuple[str, ...] = ()
@@ -107,6 +110,9 @@ class Schema:
     has_weight: bool = False
     has_group: bool = False
     has_time: bool = False
+    kinds: dict[str, str] = field(default_factory=dict[str, str])
+    levels: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    counted: tuple[str, ...] = ()
 
     @property
     def pooled(self) -> tuple[str, ...]:
@@ -126,12 +132,18 @@ class Schema:
         fields: dict[str, Any] = {
             k: tuple(cast("list[str]", v)) if isinstance(v, list) else v for k, v in values.items()
         }
-        return cls(**fields)
+        levels = cast("dict[str, list[float]]", values.get("levels", {}))
+        return cls(**(fields | {"levels": {label: tuple(each) for label, each in levels.items()}}))
 
 
 def label_column(label: str) -> str:
     """Returns the name of a label's column in the encoded dataset. The prefix keeps it apart from a feature's name."""
     return f"label:{label}"
+
+
+def count_column(label: str) -> str:
+    """Returns the name of the column of a label's own weights in the encoded dataset."""
+    return f"count:{label}"
 
 
 WEIGHT_COLUMN = "@weight"

@@ -6,6 +6,7 @@ Preparation and prediction share this code; they differ only in how often a dist
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +26,16 @@ from ziggurat.features.config import (
 )
 from ziggurat.features.encoders.encoder import MISSING_ROW, Ids
 from ziggurat.features.time_inputs import inputs_of
+from ziggurat.objectives.label_figures import LabelFigures
 
 IdArray = npt.NDArray[np.int32 | np.int64]
 
 
 def encoded_schema(
-    configured: Sequence[FeatureConfig | InputFeature], targets: Targets, table_rows: Mapping[str, int]
+    configured: Sequence[FeatureConfig | InputFeature],
+    targets: Targets,
+    table_rows: Mapping[str, int],
+    labels: Mapping[str, LabelFigures] = MappingProxyType({}),
 ) -> Schema:
     """Returns the schema of a dataset.
 
@@ -38,6 +43,7 @@ def encoded_schema(
         configured: the features of the config, or the inputs that they become.
         targets: labels, weight, group and time.
         table_rows: number of rows of each table, including the tables of bucketised numbers.
+        labels: figures of the labels, with the levels that were found.
     """
     features = inputs_of(configured)
     dense = tuple(f.name for f in features if isinstance(f, NumericFeature) and not f.bucketised)
@@ -57,6 +63,13 @@ def encoded_schema(
         has_weight=targets.weight is not None,
         has_group=targets.group is not None,
         has_time=targets.time is not None,
+        kinds={label.name: label.kind for label in targets.labels if label.kind != "binary"},
+        levels={
+            label.name: labels[label.name].levels
+            for label in targets.labels
+            if label.kind == "ordinal" and label.name in labels
+        },
+        counted=tuple(label.name for label in targets.labels if label.trials is not None),
     )
 
 

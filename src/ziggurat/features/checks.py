@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ziggurat.core.hashing import hash_array
-from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
+from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.rejection_reasons import TEXT_LIMIT, rejection_reason
 from ziggurat.features.columns import numbers, plain
-from ziggurat.features.config import CategoricalFeature, LabelConfig, Targets
+from ziggurat.features.config import CategoricalFeature, Targets
 from ziggurat.features.error_hints import with_hints
+from ziggurat.features.label_values import Mask, Rejection, label_columns
 from ziggurat.features.tables import TableEncoding
 from ziggurat.features.time_inputs import TimeId
 
@@ -29,8 +30,6 @@ pc: Any = pyarrow.compute  # its functions are generated at import, so type chec
 
 NO_GROUP = -(2**63)
 """Value of ``@group`` for rows whose group cell is empty."""
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +50,6 @@ class CheckedRows:
     bad: list[BadRow]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rejection:
-    """The rows of a block that break one rule.
-
-    Attributes:
-        column: the raw column that the rule is about.
-        rows: mask of the rejected rows.
-        kind, rule, hint: see :func:`ziggurat.data.readers.rejection_reasons.rejection_reason`.
-    """
-
-    column: str
-    rows: Mask
-    kind: str
-    rule: str
-    hint: str
-
-
 def check_rows(block: RawBlock, targets: Targets | None, tables: Mapping[str, TableEncoding]) -> CheckedRows:
     """Reads the targets of a block and rejects unusable rows.
 
@@ -77,19 +59,17 @@ def check_rows(block: RawBlock, targets: Targets | None, tables: Mapping[str, Ta
         tables: the encodings of the tables, whose valid ids are checked.
     """
     block = with_hints(block, targets)
-    rejections: list[_Rejection] = []
+    rejections: list[Rejection] = []
     columns: dict[str, npt.NDArray[Any]] = {}
     for label in targets.labels if targets else ():
-        if label.observed:
-            columns[label_column(label.name)] = np.ones(block.table.num_rows, np.float32)
-            continue
-        columns[label_column(label.name)], rejection = _label(block.table.column(label.source_column), label)
-        rejections.append(rejection)
+        found = label_columns(block.table, label)
+        columns |= found.columns
+        rejections += found.rejections
     if targets and targets.weight is not None:
         weights = numbers(block.table.column(targets.weight))
         fine = (weights >= 0) & (weights <= np.finfo(np.float32).max)
         rejections.append(
-            _Rejection(
+            Rejection(
                 targets.weight, ~fine, "not a weight", "a weight is a finite number, 0 or more", "correct the row"
             )
         )
@@ -120,31 +100,14 @@ def _key_values(values: pa.Array) -> npt.NDArray[np.int64]:
     return hash_array(values).view(np.int64)
 
 
-def _label(column: pa.ChunkedArray, label: LabelConfig) -> tuple[npt.NDArray[np.float32], _Rejection]:
-    name, needed = label.source_column, f"label {label.name!r} needs a value"
-    if isinstance(label.equals, str):
-        positive = pc.equal(plain(column), label.equals).fill_null(False).to_numpy()
-        empty = _Rejection(name, column.is_null().to_numpy(), "label is missing", needed, "correct the row")
-        return positive.astype(np.float32), empty
-    values = numbers(column)
-    if label.at_least is not None or label.equals is not None:
-        positive = values >= label.at_least if label.at_least is not None else values == label.equals
-        empty = _Rejection(name, np.isnan(values), "label is missing", needed, "correct the row")
-        return positive.astype(np.float32), empty
-    wrong = (values != 0) & (values != 1)
-    rule = f"label {label.name!r} must be 0 or 1"
-    hint = "set at_least or equals for the label if its column holds other values"
-    return np.where(wrong, 0, values).astype(np.float32), _Rejection(name, wrong, "label is not 0 or 1", rule, hint)
-
-
-def _time(column: pa.ChunkedArray, name: str) -> tuple[npt.NDArray[Any], _Rejection]:
+def _time(column: pa.ChunkedArray, name: str) -> tuple[npt.NDArray[Any], Rejection]:
     values = plain(column).fill_null(0).to_numpy()
     outside = np.abs(values) >= 2.0**63 if values.dtype == np.float64 else np.zeros(len(values), np.bool_)
     rule = "a time is a number between -2^63 and 2^63"
-    return values, _Rejection(name, column.is_null().to_numpy() | outside, "not a time", rule, "correct the row")
+    return values, Rejection(name, column.is_null().to_numpy() | outside, "not a time", rule, "correct the row")
 
 
-def _invalid_ids(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_Rejection]:
+def _invalid_ids(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[Rejection]:
     for encoding in tables:
         valid = encoding.encoder.valid_ids
         if valid is None:
@@ -164,7 +127,7 @@ def _invalid_ids(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_
             allowed = f"[{valid.start}, {valid.stop}), the rows of table {encoding.name!r}"
             rule = f"an id of feature {feature.name!r} must be in {allowed}"
             hint = "raise the encoder's rows, or choose a hash or vocabulary encoder"
-            yield _Rejection(feature.source_column, outside, "id outside its table", rule, hint)
+            yield Rejection(feature.source_column, outside, "id outside its table", rule, hint)
 
 
 def _outside(values: pa.Array | pa.ChunkedArray, valid: range) -> Mask:
@@ -173,7 +136,7 @@ def _outside(values: pa.Array | pa.ChunkedArray, valid: range) -> Mask:
     return ~np.asarray(inside)
 
 
-def _drop_rejected(block: RawBlock, rejections: list[_Rejection], columns: dict[str, npt.NDArray[Any]]) -> CheckedRows:
+def _drop_rejected(block: RawBlock, rejections: list[Rejection], columns: dict[str, npt.NDArray[Any]]) -> CheckedRows:
     rejected = np.zeros(block.table.num_rows, np.bool_)
     for rejection in rejections:
         rejected |= rejection.rows
@@ -189,7 +152,7 @@ def _drop_rejected(block: RawBlock, rejections: list[_Rejection], columns: dict[
     )
 
 
-def _bad_rows(block: RawBlock, rows: npt.NDArray[np.int64], rejections: list[_Rejection]) -> Iterator[BadRow]:
+def _bad_rows(block: RawBlock, rows: npt.NDArray[np.int64], rejections: list[Rejection]) -> Iterator[BadRow]:
     for row, cells in zip(rows, block.table.take(pa.array(rows)).to_pylist(), strict=True):
         rejection = next(item for item in rejections if item.rows[row])
         received = json.dumps(cells[rejection.column], ensure_ascii=False)

@@ -20,6 +20,7 @@ from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, Tim
 from ziggurat.data.readers.cells.times import checked_time_format, holds_hours
 from ziggurat.data.readers.source import SourceConfig
 from ziggurat.features.encoders.encoders import EncoderConfig
+from ziggurat.features.labels import LabelConfig as LabelConfig
 from ziggurat.features.negatives_config import NegativesConfig
 from ziggurat.features.numeric.steps import StepConfig
 from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoderSettings
@@ -64,35 +65,6 @@ SequencePoolingConfig = Annotated[
 ]
 
 
-class LabelConfig(Config):
-    """A binary target that is made from one column."""
-
-    NEWER: ClassVar[frozenset[str]] = frozenset({"observed"})
-
-    name: str
-    """The task's name."""
-    column: str | None = None
-    """Raw column that the label is made from; the label's name by default."""
-    at_least: pydantic.FiniteFloat | None = None
-    """The label is 1 if the column's number is at least this."""
-    equals: pydantic.StrictStr | pydantic.StrictInt | pydantic.StrictFloat | None = None
-    """The label is 1 if the cell equals this text or number. Without this and ``at_least``, cells must be 0 or 1."""
-    observed: bool = False
-    """Every row of the log is a 1, as in a log of positives alone; ``data.negatives`` samples the zeros."""
-
-    @pydantic.model_validator(mode="after")
-    def _one_rule(self) -> Self:
-        if self.observed and (self.column is not None or self.at_least is not None or self.equals is not None):
-            raise ValueError("an observed label has no column: give observed, or column, at_least and equals")
-        if self.at_least is not None and self.equals is not None:
-            raise ValueError("give at_least or equals, not both")
-        return self
-
-    @property
-    def source_column(self) -> str:
-        return self.column or self.name
-
-
 class Targets(Config):
     """The columns of a row besides its features: the part of :class:`DataConfig` that is saved with a transform."""
 
@@ -101,6 +73,11 @@ class Targets(Config):
     group: str | None = None
     time: str | None = None
     time_format: TimeFormat = "number"
+
+    @property
+    def as_prepared(self) -> Targets:
+        """The targets without what does not affect the prepared data."""
+        return self.model_copy(update={"labels": tuple(label.as_prepared for label in self.labels)})
 
 
 class DataConfig(Config):

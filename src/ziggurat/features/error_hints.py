@@ -37,10 +37,10 @@ def _with_hint(row: BadRow, targets: Targets) -> BadRow:
 
 def _label_hint(column: str, received: str, targets: Targets) -> str | None:
     """Returns the hint to set ``equals``: to the positive one of a known pair of words, or to a placeholder."""
-    name = next((label.name for label in targets.labels if label.source_column == column), None)
-    if name is None:
+    label = next((label for label in targets.labels if column in label.source_columns), None)
+    if label is None or label.kind != "binary":
         return None
     found = _RECEIVED.search(received)
     positive = positive_value([found[1]]) if found else None
     value = "its positive text" if positive is None else f'"{positive}"'
-    return f"set `equals: {value}` on label {name!r}, whose column contains text"
+    return f"set `equals: {value}` on label {label.name!r}, whose column contains text"

@@ -91,6 +91,7 @@ def fingerprint(
     data: DataConfig, features: Sequence[FeatureConfig], sources: Sequence[str], tables: Mapping[str, TableEncoding]
 ) -> str:
     """Returns the SHA-256 of everything that determines a prepared dataset; the location of the raw files does not."""
+    data = data.model_copy(update={"labels": data.targets.as_prepared.labels})
     content: dict[str, Any] = {
         "versions": [CONTENT_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
         "data": {key: value for key, value in established_values(data).items() if key != "folder"},

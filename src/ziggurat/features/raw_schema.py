@@ -1,6 +1,6 @@
 """Derives the raw columns that a config needs, each with the type that all of its uses accept.
 
-Ids declare their type. Numbers (numeric features, ``at_least``, 0/1 labels, weight, time) accept INTEGER or FLOAT; keys
+Ids declare their type. Numbers (numeric features, labels without a text, weight, time) accept INTEGER or FLOAT; keys
 and groups accept INTEGER or TEXT. A column whose uses leave the type open is read as FLOAT or TEXT, respectively.
 """
 
@@ -108,9 +108,8 @@ def _feature_uses(features: Sequence[FeatureConfig]) -> Iterable[_Use]:
 
 def _target_uses(targets: Targets) -> Iterable[_Use]:
     for label in targets.labels:
-        if label.observed:
-            continue
-        yield _Use(label.source_column, f"label {label.name!r}", _label_types(label), required=True)
+        for column in label.source_columns:
+            yield _Use(column, f"label {label.name!r}", _label_types(label), required=True)
     if targets.weight is not None:
         yield _Use(targets.weight, "data.weight", _NUMBER, required=True)
     if targets.group is not None:

@@ -8,7 +8,7 @@ checksums, is still read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +31,7 @@ from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.time_inputs import inputs_of
 from ziggurat.features.versions import DAMAGED, check_version
+from ziggurat.objectives.label_figures import LabelFigures
 
 TRANSFORM_VERSION = 2
 _READABLE_VERSIONS = (1, 2)
@@ -52,6 +53,7 @@ class _Stored:
     targets: dict[str, Any]
     chains: dict[str, dict[str, Any]]
     files: dict[str, FileChecksum] | None = None
+    labels: dict[str, LabelFigures] = field(default_factory=dict[str, LabelFigures])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class SavedTransform:
         chains: the chains of the numeric features.
         files: the other files of the folder, with their checksums; None for version 1, which has none.
         checksum: the checksum of the whole folder; None for version 1.
+        labels: figures of the labels' training rows; empty if an earlier ziggurat fitted it.
     """
 
     folder: Path
@@ -73,6 +76,7 @@ class SavedTransform:
     chains: dict[str, NumericChain]
     files: Mapping[str, FileChecksum] | None
     checksum: str | None
+    labels: Mapping[str, LabelFigures]
 
     @classmethod
     def open(cls, folder: Path, checksum: str | None = None) -> Self:
@@ -106,7 +110,7 @@ class SavedTransform:
         chains = _chains(stored, configs, path)
         files = stored.files if has_checksums else None
         seal = values[SEAL] if has_checksums else None
-        return cls(folder, configs.features, configs.targets, chains, files, seal)
+        return cls(folder, configs.features, configs.targets, chains, files, seal, stored.labels)
 
     def encoder(self, table: str) -> Encoder:
         """Loads the encoder of a table.
@@ -132,12 +136,19 @@ class SavedTransform:
 
 
 def save_transform(
-    folder: Path, features: Sequence[FeatureConfig], targets: Targets, chains: Mapping[str, NumericChain]
+    folder: Path,
+    features: Sequence[FeatureConfig],
+    targets: Targets,
+    chains: Mapping[str, NumericChain],
+    labels: Mapping[str, LabelFigures],
 ) -> str:
     """Writes ``transform.json`` into a folder in which the encoders are saved already; returns the checksum of all."""
-    configs = _Configs(features=tuple(features), targets=targets)
-    chains_json = {name: chain.to_json() for name, chain in chains.items()}
-    values = _content(folder, {**configs.model_dump(mode="json"), "chains": chains_json}, configs)
+    configs = _Configs(features=tuple(features), targets=targets.as_prepared)
+    fitted = {
+        "chains": {name: chain.to_json() for name, chain in chains.items()},
+        "labels": {name: figures.to_json() for name, figures in labels.items()},
+    }
+    values = _content(folder, {**configs.model_dump(mode="json"), **fitted}, configs)
     write_json(folder / TRANSFORM_FILE, values)
     return values[SEAL]
 
@@ -188,7 +199,7 @@ def copy_transform(source: Path, target: Path, checksum: str | None = None) -> s
 def _content(folder: Path, values: Mapping[str, Any], configs: _Configs) -> dict[str, Any]:
     """Returns ``transform.json`` of the current version for these values and the encoders in ``folder``."""
     files = encoder_files(folder, list(resolve_tables(configs.features)))
-    content = {key: values[key] for key in ("features", "targets", "chains")}
+    content = {key: values[key] for key in ("features", "targets", "chains", "labels") if key in values}
     return sealed(
         {"version": TRANSFORM_VERSION, **content, "files": {name: asdict(each) for name, each in files.items()}}
     )

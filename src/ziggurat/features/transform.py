@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -34,6 +35,7 @@ from ziggurat.features.raw_schema import columns_for
 from ziggurat.features.saved_transform import SavedTransform, save_transform
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.time_inputs import inputs_of, with_time_columns
+from ziggurat.objectives.label_figures import LabelFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Transform:
         schema: schema of the encoded columns.
         features: the features of the config.
         inputs: the inputs of the model, which time features become several of.
+        labels: figures of the labels' training rows; empty if an earlier ziggurat fitted it.
     """
 
     def __init__(
@@ -66,16 +69,18 @@ class Transform:
         targets: Targets,
         chains: Mapping[str, NumericChain],
         encoders: Mapping[str, Encoder],
+        labels: Mapping[str, LabelFigures] = MappingProxyType({}),
     ) -> None:
         self.features = tuple(features)
         self.inputs = inputs_of(features)
         self.targets = targets
         self.chains = dict(chains)
         self.encoders = dict(encoders)
+        self.labels = dict(labels)
         self._tables = resolve_tables(features)
         self._labels = {table: encoder_label(table, encoding.encoder) for table, encoding in self._tables.items()}
         self._rows = {table: checked_rows(encoder, self._labels[table]) for table, encoder in encoders.items()}
-        self.schema: Schema = encoded_schema(features, targets, {**self._rows, **bucketised_rows(chains)})
+        self.schema: Schema = encoded_schema(features, targets, {**self._rows, **bucketised_rows(chains)}, labels)
 
     def raw_schema(self, labelled: bool = True) -> RawSchema:
         """Returns the raw columns that :meth:`apply` needs."""
@@ -115,7 +120,7 @@ class Transform:
         """Writes the transform into ``folder``, ``transform.json`` last; returns the checksum of all files."""
         for table, encoder in self.encoders.items():
             save_encoder(folder, table, encoder, self._tables[table].encoder)
-        return save_transform(folder, self.features, self.targets, self.chains)
+        return save_transform(folder, self.features, self.targets, self.chains, self.labels)
 
     @classmethod
     def load(cls, folder: Path, checksum: str | None = None) -> Self:
@@ -131,7 +136,7 @@ class Transform:
         """
         saved = SavedTransform.open(folder, checksum)
         encoders = {table: saved.encoder(table) for table in saved.tables()}
-        return cls(saved.features, saved.targets, saved.chains, encoders)
+        return cls(saved.features, saved.targets, saved.chains, encoders, saved.labels)
 
 
 def first_difference(folder: Path, features: Sequence[FeatureConfig], targets: Targets) -> str | None:
@@ -147,7 +152,7 @@ def first_difference(folder: Path, features: Sequence[FeatureConfig], targets: T
     for old, new in zip_longest(saved_features, given_features, fillvalue=None):
         if old != new:
             return f"features.{(new or old or {})['name']}"
-    return None if saved.targets == targets else "data.labels, weight, group or time"
+    return None if saved.targets.as_prepared == targets.as_prepared else "data.labels, weight, group or time"
 
 
 def bucketised_rows(chains: Mapping[str, NumericChain]) -> dict[str, int]:

@@ -28,6 +28,7 @@ from ziggurat.metrics.metric import Summary
 from ziggurat.metrics.names import METRICS
 from ziggurat.metrics.rows import WEIGHT_UNITS, MetricRows, concatenate, read_rows
 from ziggurat.metrics.scores import ScoreHistogram
+from ziggurat.objectives.task import Task
 
 _BUFFER_ROWS = 1 << 16
 _NAN = float("nan")
@@ -39,10 +40,13 @@ class BinaryMetrics:
     Args:
         config: memory budgets and number of calibration bins.
         grouped: whether to compute GAUC; every update then needs ``groups_B``.
+        task: the task, if its labels are rates, or negatives were dropped before; by default labels are 0 and 1.
     """
 
-    def __init__(self, config: MetricsConfig | None = None, grouped: bool = False) -> None:
+    def __init__(self, config: MetricsConfig | None = None, grouped: bool = False, task: Task | None = None) -> None:
         self.config = config or MetricsConfig()
+        self.task = task or Task("")
+        assert self.task.is_probability
         self.rows = 0
         self.not_finite_rows = 0
         self._histogram = ScoreHistogram(self.config.score_keys)
@@ -80,10 +84,27 @@ class BinaryMetrics:
         Raises:
             DataError: the input is invalid (see :func:`~ziggurat.metrics.rows.read_rows`), or group keys are missing.
         """
+        rows, finite_B = self.read(logits_B, labels_B, weights_B, groups_B)
+        self.add(rows if finite_B.all() else rows.take(finite_B), int((~finite_B).sum()))
+
+    def read(
+        self,
+        logits_B: npt.ArrayLike,
+        labels_B: npt.ArrayLike,
+        weights_B: npt.ArrayLike | None = None,
+        groups_B: npt.ArrayLike | None = None,
+    ) -> tuple[MetricRows, npt.NDArray[np.bool_]]:
+        """Returns the checked rows of an update, and a mask of those whose logit is finite.
+
+        A negative stands for as many rows as were dropped for it before the log was written.
+        """
         if self._groups is not None and groups_B is None:
             raise DataError("metrics: GAUC is enabled, but this batch has no group keys", "set data.group to a column")
-        rows, finite_B = read_rows(logits_B, labels_B, weights_B, groups_B if self._groups is not None else None)
-        self.add(rows if finite_B.all() else rows.take(finite_B), int((~finite_B).sum()))
+        if self.task.known_rate < 1:
+            factor_B = np.where(np.asarray(labels_B) == 0, 1 / self.task.known_rate, 1.0)
+            weights_B = factor_B if weights_B is None else factor_B * np.asarray(weights_B)
+        groups_B = groups_B if self._groups is not None else None
+        return read_rows(logits_B, labels_B, weights_B, groups_B, soft=self.task.kind == "soft")
 
     def add(self, rows: MetricRows, not_finite_rows: int = 0) -> None:
         """Counts rows that :func:`~ziggurat.metrics.rows.read_rows` has checked; their logits must be finite."""
@@ -103,7 +124,7 @@ class BinaryMetrics:
 
     def merge(self, other: BinaryMetrics) -> None:
         """Adds the rows that ``other`` has counted; ``other`` is not changed."""
-        assert self.config == other.config, (self.config, other.config)
+        assert (self.config, self.task) == (other.config, other.task)
         self._flush()
         other._flush()
         self.rows += other.rows
@@ -157,9 +178,9 @@ class BinaryMetrics:
         }
 
     @classmethod
-    def from_state(cls, config: MetricsConfig, state: dict[str, Any]) -> BinaryMetrics:
-        """Restores metrics from a :meth:`state` of another rank with the same config."""
-        restored = cls(config, grouped=state["groups"] is not None)
+    def from_state(cls, config: MetricsConfig, state: dict[str, Any], task: Task | None = None) -> BinaryMetrics:
+        """Restores metrics from a :meth:`state` of another rank with the same config and task."""
+        restored = cls(config, state["groups"] is not None, task)
         restored.rows, restored.not_finite_rows = int(state["rows"]), int(state["not_finite_rows"])
         restored._histogram = ScoreHistogram.from_state(config.score_keys, state["scores"])
         restored._loss, restored._prediction = ExactSum(state["loss"]), ExactSum(state["prediction"])
@@ -212,5 +233,9 @@ def _loss_and_prediction(rows: MetricRows) -> tuple[npt.NDArray[np.float64], npt
     negative_margin_B = np.where(rows.positive_B, -logit_B, logit_B)
     weight_B = rows.units_B / WEIGHT_UNITS
     loss_B = (np.maximum(negative_margin_B, 0.0) + np.log1p(decay_B)) * weight_B
+    if rows.part_units_B is not None:
+        positive_B = rows.part_units_B / WEIGHT_UNITS
+        margins_B = np.maximum(-logit_B, 0.0) * positive_B + np.maximum(logit_B, 0.0) * (weight_B - positive_B)
+        loss_B = margins_B + np.log1p(decay_B) * weight_B
     prediction_B = np.where(logit_B >= 0, 1.0, decay_B) / (1.0 + decay_B) * weight_B
     return loss_B, prediction_B

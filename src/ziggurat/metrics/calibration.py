@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from ziggurat.metrics.rows import WEIGHT_UNITS
 from ziggurat.metrics.scores import ScoreHistogram
+from ziggurat.objectives.task import sigmoid
 
 Float64Array = npt.NDArray[np.float64]
 Cut = Literal["width", "mass"]
@@ -58,9 +59,3 @@ def calibration_bins(histogram: ScoreHistogram, bins: int, cut: Cut) -> Calibrat
     predicted_N = np.bincount(bin_K, weight_K * prediction_K, bins)[filled]
     positive_N = np.bincount(bin_K, histogram.positive_K / WEIGHT_UNITS, bins)[filled]
     return CalibrationBins(predicted_N / weight_N, positive_N / weight_N, weight_N)
-
-
-def sigmoid(logits: Float64Array) -> Float64Array:
-    """1 / (1 + exp(-x)) without overflow."""
-    decay = np.exp(-np.abs(logits))
-    return np.where(logits >= 0, 1.0, decay) / (1.0 + decay)

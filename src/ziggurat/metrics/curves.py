@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.metrics.calibration import CalibrationBins, calibration_bins, sigmoid
+from ziggurat.metrics.calibration import CalibrationBins, calibration_bins
+from ziggurat.metrics.pairs import PairHistogram
 from ziggurat.metrics.ranking import RocCurve, roc_curve
+from ziggurat.metrics.rows import WEIGHT_UNITS
 from ziggurat.metrics.scores import ScoreHistogram
+from ziggurat.objectives.task import sigmoid
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -45,6 +48,29 @@ def curves(histogram: ScoreHistogram, calibration_bin_count: int) -> Curves:
         calibration_bins(histogram, calibration_bin_count, "mass"),
         prediction_histogram(histogram),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ValueBins:
+    """Labels that are numbers by their prediction, in N bins of about equal mass, ascending; float64, shape (N,)."""
+
+    mean_prediction_N: Float64Array
+    mean_label_N: Float64Array
+    weight_N: Float64Array
+
+
+def value_bins(pairs: PairHistogram, bins: int) -> ValueBins:
+    """Returns the mean prediction and the mean label in bins of equal mass; rows with equal predictions share a bin."""
+    predictions, order = np.unique(pairs.predictions, return_inverse=True)
+    units_E = pairs.units_E / WEIGHT_UNITS
+    weight_K = np.bincount(order, units_E, len(predictions))
+    label_K = np.bincount(order, units_E * pairs.labels, len(predictions))
+    position_K = (np.cumsum(weight_K) - weight_K / 2) / max(float(weight_K.sum()), 1 / WEIGHT_UNITS)
+    bin_K = np.minimum((position_K * bins).astype(np.int64), bins - 1)
+    weight_N = np.bincount(bin_K, weight_K, bins)
+    filled = weight_N > 0
+    predicted_N = np.bincount(bin_K, weight_K * predictions, bins)[filled] / weight_N[filled]
+    return ValueBins(predicted_N, np.bincount(bin_K, label_K, bins)[filled] / weight_N[filled], weight_N[filled])
 
 
 def prediction_histogram(histogram: ScoreHistogram, bins: int = 40) -> PredictionHistogram:

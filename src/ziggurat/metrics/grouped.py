@@ -81,7 +81,7 @@ class GroupedScores:
         assert rows.groups_B is not None
         kept = rows.take(self.may_be_kept(rows.groups_B))
         assert kept.groups_B is not None
-        positive = np.where(kept.positive_B, kept.units_B, np.int64(0))
+        positive = kept.positive_units_B
         self._absorb(kept.groups_B, sortable_keys(kept.logits_B), positive, kept.units_B - positive)
 
     def merge(self, other: GroupedScores) -> None:

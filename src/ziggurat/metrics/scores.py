@@ -48,12 +48,8 @@ class ScoreHistogram:
 
     def add(self, rows: MetricRows) -> None:
         """Counts these rows. A call sorts them and passes over the K keys, so pass many rows at a time."""
-        zero = np.int64(0)
-        self._absorb(
-            sortable_keys(rows.logits_B) >> np.uint32(self.level),
-            np.where(rows.positive_B, rows.units_B, zero),
-            np.where(rows.positive_B, zero, rows.units_B),
-        )
+        positive_B = rows.positive_units_B
+        self._absorb(sortable_keys(rows.logits_B) >> np.uint32(self.level), positive_B, rows.units_B - positive_B)
 
     def merge(self, other: ScoreHistogram) -> None:
         assert self.max_keys == other.max_keys, (self.max_keys, other.max_keys)

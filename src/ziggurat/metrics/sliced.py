@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import DataError
-from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.metrics.config import MetricsConfig
 from ziggurat.metrics.rows import MetricRows
+from ziggurat.metrics.task_metrics import TaskMetrics, new_metrics, restored_metrics
+from ziggurat.metrics.value_rows import ValueRows
+from ziggurat.objectives.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class SliceFigures:
         task: the label's name.
         feature: the feature that the data is sliced by.
         id: the encoded id, or None for ``other``.
-        figures: the result of :meth:`BinaryMetrics.compute`, without GAUC.
+        figures: the result of ``compute`` of the task's metrics, without GAUC.
     """
 
     task: str
@@ -45,12 +47,12 @@ class SliceFigures:
 class SlicedMetrics:
     """The metrics of one task per id of one feature; slices that never occur take no memory."""
 
-    def __init__(self, config: MetricsConfig) -> None:
-        self.config = config
+    def __init__(self, config: MetricsConfig, task: Task) -> None:
+        self.config, self.task = config, task
         self._slice_config = config.model_copy(update={"score_keys": config.slice_score_keys})
-        self._slices: dict[int, BinaryMetrics] = {}
+        self._slices: dict[int, TaskMetrics] = {}
 
-    def add(self, rows: MetricRows, finite_B: npt.NDArray[np.bool_], ids_B: npt.NDArray[Any]) -> None:
+    def add(self, rows: MetricRows | ValueRows, finite_B: npt.NDArray[np.bool_], ids_B: npt.NDArray[Any]) -> None:
         """Counts rows in the slices of their ids.
 
         Args:
@@ -89,13 +91,13 @@ class SlicedMetrics:
         return {slice_id: self._slices[slice_id].state() for slice_id in sorted(self._slices)}
 
     @classmethod
-    def from_state(cls, config: MetricsConfig, state: dict[int, Any]) -> SlicedMetrics:
-        restored = cls(config)
+    def from_state(cls, config: MetricsConfig, task: Task, state: dict[int, Any]) -> SlicedMetrics:
+        restored = cls(config, task)
         for slice_id, slice_state in state.items():
-            restored._slices[slice_id] = BinaryMetrics.from_state(restored._slice_config, slice_state)
+            restored._slices[slice_id] = restored_metrics(task, restored._slice_config, slice_state)
         return restored
 
-    def _slice(self, slice_id: int) -> BinaryMetrics:
+    def _slice(self, slice_id: int) -> TaskMetrics:
         if slice_id not in self._slices:
-            self._slices[slice_id] = BinaryMetrics(self._slice_config)
+            self._slices[slice_id] = new_metrics(self.task, self._slice_config, grouped=False)
         return self._slices[slice_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -23,6 +24,7 @@ from ziggurat.models.model import ModelDims, ModelSettings
 from ziggurat.models.wide_deep import WideDeep
 from ziggurat.models.wukong import Wukong
 from ziggurat.models.xdeepfm import XDeepFM
+from ziggurat.objectives.task import Task
 
 ModelConfig = Annotated[
     Annotated[
@@ -67,7 +69,10 @@ def scalable_models() -> list[str]:
     return [config.title for config in defaults if config.growing_sizes(2)]
 
 
-def model_dims(layout: Layout) -> ModelDims:
-    """Returns the sizes of a model's inputs and outputs for this layout."""
-    schema = layout.schema
-    return ModelDims(dense=len(schema.dense), features=len(layout.fields), dim=layout.dim, tasks=len(schema.labels))
+def model_dims(layout: Layout, tasks: Sequence[Task]) -> ModelDims:
+    """Returns the sizes of a model's inputs and outputs for this layout.
+
+    A model makes one number a row for each output of a task, as if each were a task of its own.
+    """
+    outputs = sum(task.outputs for task in tasks)
+    return ModelDims(dense=len(layout.schema.dense), features=len(layout.fields), dim=layout.dim, tasks=outputs)

@@ -179,7 +179,7 @@ def _our_rows(run: Run, metrics: MetricSet, ranks: int) -> list[ComparisonRow]:
 
 def _model_size(experiment: Experiment, dataset: Dataset) -> ModelSize:
     layout = experiment.layout(dataset.schema)
-    model, fields = experiment.model.build_checked(model_dims(layout)), Fields(layout).costs()
+    model, fields = experiment.model.build_checked(model_dims(layout, experiment.tasks())), Fields(layout).costs()
     parts = [ModelPart(cost.name, cost.parameters, cost.flops or None) for cost in fields]
     parts += [
         ModelPart(name, sum(p.numel() for p in block.parameters()), known_flops(block) or None)

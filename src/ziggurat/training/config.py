@@ -90,6 +90,12 @@ class TrainingConfig(Config):
     """Seeds the initial weights, the order of the rows and dropout. Same seed, same weights, bit for bit."""
     warm_start: WarmStart | None = None
     """Start with the weights of another run; default: initialise them from the seed."""
+    start_at_base_rate: bool = False
+    """Whether the prediction of a binary label begins at its base rate in the training rows rather than at 1/2. For
+    rare events that saves the first epochs. Predictions of labels of other kinds always begin at their mean."""
+    negative_rate: float | None = pydantic.Field(default=None, gt=0, le=1)
+    """Share of the negatives that are trained on, chosen anew in each epoch; for a single binary label. A batch then
+    has fewer rows than ``batch_size``. Evaluation and prediction correct for it. Default: all."""
     schedule: ScheduleConfig = Constant.Config()
     """Multiplies every learning rate, of the dense part and of tables."""
     clip_norm: float | None = pydantic.Field(default=None, gt=0)
@@ -113,7 +119,9 @@ class TrainingConfig(Config):
     """Steps between evaluations on the validation split; default: once an epoch."""
     monitor: str = "log_loss"
     """The validation metric that decides which checkpoint is best. With several labels, METRIC is the mean over them
-    and LABEL/METRIC that of one label, as in ``click/log_loss``."""
+    by ``loss_weight``, and LABEL/METRIC that of one label, as in ``click/log_loss``. Default with a label that is a
+    number: its main metric (``rmse``, ``mae``, ``rmsle``, ``deviance``, ``pinball``; ``log_loss`` of an ordinal one);
+    with several such, or of several kinds, ``relative_loss``, the loss over that of the best constant prediction."""
     early_stopping: EarlyStopping | None = None
     """Stop when the monitored metric no longer improves; default: train to the end."""
     save_every: int | None = pydantic.Field(default=None, ge=1)

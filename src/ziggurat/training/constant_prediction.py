@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ziggurat.metrics.binary import BinaryMetrics
+import numpy as np
+
 from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.metrics.task_metrics import TaskMetrics
+from ziggurat.metrics.value_metrics import ValueMetrics
 from ziggurat.training.experiment import Experiment
 
 SPREAD = 1e-3
@@ -28,14 +31,20 @@ def collapsed_tasks(metrics: MetricSet, experiment: Experiment) -> list[str]:
         if _is_constant(metrics[task]):
             which = f" for {task}" if len(metrics.tasks) > 1 else ""
             figures = metrics[task].compute()
+            order = "auc" if "auc" in figures else "xauc"
             sentences.append(
-                f"The model predicts the same{which} for every row ({figures['mean_prediction']:.4f}, AUC "
-                f"{figures['auc']:.3f}): it has learnt nothing from the features. {_advice(experiment)}"
+                f"The model predicts the same{which} for every row ({figures['mean_prediction']:.4f}, {order.upper()} "
+                f"{figures[order]:.3f}): it has learnt nothing from the features. {_advice(experiment)}"
             )
     return sentences
 
 
-def _is_constant(metrics: BinaryMetrics) -> bool:
+def _is_constant(metrics: TaskMetrics) -> bool:
+    if isinstance(metrics, ValueMetrics):
+        if not abs(metrics.compute()["xauc"] - 0.5) <= NO_ORDER:
+            return False
+        predictions = metrics.pairs.predictions
+        return bool(np.ptp(predictions) < SPREAD * max(float(np.ptp(metrics.pairs.labels)), 1e-30))
     if not abs(metrics.compute()["auc"] - 0.5) <= NO_ORDER:  # also true if the AUC is nan
         return False
     logits_K = metrics.histogram.logits

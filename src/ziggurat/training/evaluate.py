@@ -42,7 +42,7 @@ def evaluate_split(
         slices: categorical features to slice by.
         progress: shows the evaluation as the stage "evaluate", if given.
     """
-    metrics = MetricSet(schema.labels, grouped=schema.has_group, slices=slices)
+    metrics = MetricSet(recommender.outputs.tasks, grouped=schema.has_group, slices=slices)
     world = World.current()
     loader = Loader(
         blocks, schema, batch_size, shuffle=False, rank=world.rank, world_size=world.size, assignment="round_robin"
@@ -55,14 +55,15 @@ def evaluate_split(
     try:
         for batch, cursor in loader.epoch(Cursor()):
             on_device = batch.to(device)
-            logits_BT, _ = recommender(on_device)
+            columns_BC, _ = recommender(on_device)
             if not loader.is_idle(at):
                 metrics.update(
-                    logits_BT.cpu().numpy(),
+                    columns_BC.cpu().numpy(),
                     batch.labels_BT.numpy(),
                     None if batch.weights_B is None else batch.weights_B.numpy(),
                     None if batch.groups_B is None else batch.groups_B.numpy(),
                     {name: _ids(batch, name) for name in slices},
+                    None if batch.counts_BT is None else batch.counts_BT.numpy(),
                 )
             at = cursor
             if progress is not None:

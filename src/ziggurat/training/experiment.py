@@ -35,10 +35,13 @@ from ziggurat.features.config import (
     SequenceFeature,
     TimeFeature,
 )
+from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.time_inputs import inputs_of
+from ziggurat.metrics.names import measured
 from ziggurat.models.build import ModelConfig, model_dims
 from ziggurat.models.deepfm import DeepFM
+from ziggurat.objectives.task import Task
 from ziggurat.optim.dense import DenseOptimizerConfig
 from ziggurat.optim.torch_optimizers import Adam
 from ziggurat.parallel.config import ParallelConfig
@@ -103,6 +106,7 @@ class Experiment(Config):
                 raise ConfigError(f"evaluation.slices: {name!r} is no feature with one id a row; {hint}")
         self._check_monitor()
         resolve_tables(self.features)  # names each input once
+        self._check_negative_rate()
         layout = self.layout(encoded_schema(self.features, self.data.targets, defaultdict(lambda: 1)))
         if self.training.warm_start is not None:
             self.training.warm_start.check([table.name for table in layout.tables])
@@ -118,12 +122,35 @@ class Experiment(Config):
             with within(f"features.{feature}.pooling"):
                 check_sequence_encoder(positions.encoder, positions.count, layout.table_of[feature].dim, cuda=cuda)
         with within("model"):
-            numbers = check_model(self.model, model_dims(layout), cuda=cuda)
+            numbers = check_model(self.model, model_dims(layout, self.tasks()), cuda=cuda)
             check_trainable(self.model, numbers, layout)
         with within("optimizer"):
             check_dense_optimizer(self.optimizer)
         with within("planning.planner"):
             check_planner(self.planning.planner)
+
+    @pydantic.model_validator(mode="after")
+    def _default_monitor(self) -> Self:
+        """Sets the monitored metric, if it is not given, to one that all labels have."""
+        tasks = self.tasks()
+        if "monitor" not in self.training.model_fields_set and not all(task.is_probability for task in tasks):
+            main = {task.main_metric for task in tasks}
+            monitor = main.pop() if len(main) == 1 and len(tasks) == 1 else "relative_loss"
+            object.__setattr__(self, "training", self.training.model_copy(update={"monitor": monitor}))
+        return self
+
+    def _check_negative_rate(self) -> None:
+        kinds = [label.kind for label in self.data.labels]
+        if self.training.negative_rate is not None and isinstance(self.data.negatives, InBatchNegatives):
+            raise ConfigError(
+                "training.negative_rate: data.negatives makes the negatives of a batch, as many as per_positive says",
+                "leave it out, and lower data.negatives.per_positive",
+            )
+        if self.training.negative_rate is not None and kinds != ["binary"]:
+            raise ConfigError(
+                f"training.negative_rate: needs a single binary label, there are labels of kind {', '.join(kinds)}",
+                "leave it out: with several labels a row is rarely negative for all, and no correction is exact",
+            )
 
     def _check_monitor(self) -> None:
         labels, monitor = [label.name for label in self.data.labels], self.training.monitor
@@ -137,6 +164,14 @@ class Experiment(Config):
             each = ", ".join(f"{label}/{metric}" for label in labels)
             hint = f"did you mean '{close}/{metric}'?" if close else f"use {each}, or {metric} for their mean"
             raise ConfigError(f"training.monitor: {monitor!r} is not measured; {hint}")
+        for label in self.tasks():
+            known = [*measured(label, grouped=True), "relative_loss"]
+            if metric not in known and label.name in (task or label.name):
+                raise ConfigError(
+                    f"training.monitor: label {label.name!r} has no {metric}",
+                    f"choose relative_loss, which all labels have, or one of {', '.join(known)}, with the label's name "
+                    f"before it if there are several: {label.name}/{label.main_metric}",
+                )
         if metric == "gauc" and self.data.group is None:
             raise ConfigError(
                 "training.monitor: 'gauc' needs data.group", "name the column that holds the group, such as the user"
@@ -145,7 +180,23 @@ class Experiment(Config):
     @property
     def width(self) -> int:
         """The embedding width D: the configured one, unless the model determines it."""
-        return self.model.embedding_dim(self.embeddings.dim, tasks=len(self.data.labels))
+        return self.model.embedding_dim(self.embeddings.dim, tasks=sum(task.outputs for task in self.tasks()))
+
+    def tasks(self, schema: Schema | None = None) -> tuple[Task, ...]:
+        """Returns the labels as tasks of the model.
+
+        Args:
+            schema: the schema of the prepared data, which says the levels of ordinal labels; without it those that the
+                config leaves open are empty.
+        """
+        levels = {} if schema is None else schema.levels
+        kept = self.training.negative_rate or 1.0
+        return tuple(label.task(levels.get(label.name, ()), kept) for label in self.data.labels)
+
+    @property
+    def starts_at_labels(self) -> bool:
+        """Whether predictions begin at figures of the labels in the training rows."""
+        return self.training.start_at_base_rate or any(label.kind != "binary" for label in self.data.labels)
 
     def layout(self, schema: Schema) -> Layout:
         """Returns the embedding tables and fields that the experiment's model needs for this schema.

@@ -22,6 +22,7 @@ from ziggurat.core.batch import Batch
 from ziggurat.core.errors import DivergedError
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.down_sampling import down_sampled
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.schedule import Warmup, build_schedule
@@ -80,6 +81,7 @@ class Trainer:
             world_size=self.world.size,
         )
         self.loader = with_negatives(training_loader(local, dataset, config, progress), run.experiment, dataset)
+        self._local = local
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = run.experiment.optimizer.build(recommender.dense_parameters())
         last = on_first_rank(run.checkpoints.last)
@@ -96,7 +98,8 @@ class Trainer:
         self._checkpoints = Checkpointing(run, recommender, self.optimizer, self.average, self.schedule, claim)
         self.at = TrainState() if last is None else self._checkpoints.restore(last)
         self._validation = Validation(run.experiment, dataset, recommender, device, self.average)
-        self._window = LossWindow.on(self.device)
+        self._rates = all(task.is_probability for task in recommender.outputs.tasks) and not dataset.schema.counted
+        self._window = self._new_window()
         self._shown: dict[str, float | str] = {}
         self._transferred: tuple[dict[str, float], int] = ({}, self.at.step)
 
@@ -156,6 +159,9 @@ class Trainer:
         self.progress.finish(early if self.at.stopped_early else "")
         return stop
 
+    def _new_window(self) -> LossWindow:
+        return LossWindow.on(self.device, self._rates)
+
     def _due(self, cursor: Cursor) -> bool:
         """Returns whether the dense optimizer makes its step after the batch that leads to ``cursor``."""
         step = self.at.step + 1
@@ -166,7 +172,13 @@ class Trainer:
 
     def _prefetched(self) -> Generator[tuple[StepWork, Sequence[StepWork]]]:
         pipelined = self.world.size > 1 and self.run.experiment.parallel.pipeline
-        return prefetched_batches(self.loader.epoch(self.at.cursor), self.recommender.lookup, self.device, pipelined)
+        return prefetched_batches(self._batches(self.at.cursor), self.recommender.lookup, self.device, pipelined)
+
+    def _batches(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
+        batches, config = self.loader.epoch(start), self.config
+        if config.negative_rate is None:
+            return batches
+        return down_sampled(batches, self._local.steps(start), config.negative_rate, config.seed, start.epoch)
 
     def _apply_schedule(self) -> None:
         multiplier = self.schedule.multiplier(self.at.step)
@@ -193,7 +205,7 @@ class Trainer:
 
     def _log(self, log: MetricsLog | NoMetricsLog) -> None:
         self.recommender.lookup.check_ids()
-        window, self._window = self._window, LossWindow.on(self.device)
+        window, self._window = self._window, self._new_window()
         window.over_ranks()
         figures = window.figures()
         if not figures:
@@ -208,7 +220,7 @@ class Trainer:
         figures["lr_multiplier"] = self.schedule.multiplier(self.at.step - 1)
         log.write("train", self.at.step, self._epoch(), figures)
         self._log_transfers(log)
-        self._shown.update(loss=figures["loss"], ne=figures["ne"])
+        self._shown.update({name: figures[name] for name in ("loss", "ne") if name in figures})
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
     def _log_transfers(self, log: MetricsLog | NoMetricsLog) -> None:
@@ -245,7 +257,7 @@ class Trainer:
 
     def _norm_batches(self) -> Iterator[Batch]:
         """Yields the first training batches of the first epoch."""
-        for batch, _ in itertools.islice(self.loader.epoch(Cursor()), NORM_BATCHES):
+        for batch, _ in itertools.islice(self._batches(Cursor()), NORM_BATCHES):
             yield batch.to(self.device)
 
     def _epoch(self) -> float:

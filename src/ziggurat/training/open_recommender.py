@@ -81,9 +81,17 @@ def open_recommender(
     )
     ranks = row_ranks(plan, layout, prepared, run.folder, keep=keep_plan)
     offloaded = offload_folder(experiment, plan, run.folder, elsewhere=not keep_plan)
-    recommender = assemble(experiment, layout, plan, device, ranks, offloaded, own_random=checkpoint is not None)
+    starts = checkpoint is None and experiment.starts_at_labels
+    labels = run.labels() if starts else {}
+    recommender = assemble(
+        experiment, layout, plan, device, ranks, offloaded, labels=labels, own_random=checkpoint is not None
+    )
     try:
         note = recommender.lookup.note
+        if starts and not labels:
+            note = (
+                "the data was prepared by an earlier ziggurat, which did not store base rates: predictions begin at 1/2"
+            )
         if step is not None:
             note = restore_from(recommender, run.checkpoints, step)
             check_dense_weights(recommender, run.folder, step)

@@ -24,6 +24,8 @@ from ziggurat.embeddings.lookup import EmbeddingLookup, StartedLookup
 from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.models.build import model_dims
 from ziggurat.models.model import Model
+from ziggurat.objectives.label_figures import LabelFigures
+from ziggurat.objectives.outputs import Outputs
 from ziggurat.parallel.dense import checkpoint_activations, parallelise
 from ziggurat.parallel.norms import synchronise_batch_norms
 from ziggurat.parallel.own_random import OwnRandom
@@ -35,9 +37,11 @@ from ziggurat.training.experiment import Experiment
 class DensePart(nn.Module):
     """Maps looked-up rows to logits; it contains everything that the dense optimizer trains."""
 
-    def __init__(self, fields: Fields, model: nn.Module, autocast: bool, compiled: bool, dropout: float) -> None:
+    def __init__(
+        self, fields: Fields, model: nn.Module, outputs: Outputs, autocast: bool, compiled: bool, dropout: float
+    ) -> None:
         super().__init__()
-        self.fields, self.model = fields, model
+        self.fields, self.model, self.outputs = fields, model, outputs
         self._dropout, self._autocast = dropout, autocast
         self._origin = model.origin if isinstance(model, Model) else None
         self._call = torch.compile(model) if compiled else model
@@ -45,21 +49,21 @@ class DensePart(nn.Module):
     def forward(
         self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Returns logits_BT (float32) and the vectors emb_BFD that they were computed from."""
+        """Returns columns_BC (float32; see :class:`Outputs`) and the vectors emb_BFD that they were computed from."""
         emb_BFD = self.fields(rows, masks)
         with torch.autocast(dense_BF.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             logits_BT = self._call(dense_BF, self._thinned(emb_BFD))
         if self._origin is not None:
             hint = "it returned the right shape for a few rows, but not for this batch"
             check_shape(f"{self._origin.title}: forward", self._origin, logits_BT, len(dense_BF), hint)
-        return logits_BT.float(), emb_BFD
+        return self.outputs(logits_BT.float()), emb_BFD
 
     def _thinned(self, emb_BFD: Tensor) -> Tensor:
         return F.dropout(emb_BFD, self._dropout, self.training) if self._dropout else emb_BFD
 
 
 class Recommender(nn.Module):
-    """A module that computes logits_BT of a batch.
+    """A module that computes the logits and other columns of a batch (columns_BC, see :class:`Outputs`).
 
     Args:
         lookup: maps ids to rows.
@@ -77,6 +81,10 @@ class Recommender(nn.Module):
     def model(self) -> nn.Module:
         return self._part[0].model
 
+    @property
+    def outputs(self) -> Outputs:
+        return self._part[0].outputs
+
     def forward(
         self,
         batch: Batch,
@@ -85,7 +93,7 @@ class Recommender(nn.Module):
         *,
         trains_tables: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Returns logits_BT (float32) and the vectors emb_BFD that they were computed from.
+        """Returns columns_BC (float32) and the vectors emb_BFD that they were computed from.
 
         Args:
             batch: the batch to predict.
@@ -105,6 +113,7 @@ class Recommender(nn.Module):
         """Returns, by name, all parameters that the dense optimizer trains."""
         named = {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
         named.update(self.lookup.fields.named_parameters())
+        named.update({f"outputs.{name}": parameter for name, parameter in self.outputs.named_parameters()})
         return named
 
     def dense_slices(self) -> list[TensorSlice]:
@@ -112,6 +121,7 @@ class Recommender(nn.Module):
         named: dict[str, Tensor] = dict(self.dense_parameters())
         named.update({f"model.{name}": buffer for name, buffer in self.model.named_buffers()})
         named.update(self.lookup.fields.named_buffers())
+        named.update({f"outputs.{name}": buffer for name, buffer in self.outputs.named_buffers()})
         return [TensorSlice.of_tensor(name, tensor) for name, tensor in named.items()]
 
     def tensor_slices(self) -> list[TensorSlice]:
@@ -136,6 +146,7 @@ def assemble(
     row_ranks: Mapping[str, FrequencyRanks] = MappingProxyType({}),
     offload_folder: OffloadFolder | None = None,
     *,
+    labels: Mapping[str, LabelFigures] = MappingProxyType({}),
     own_random: bool = False,
 ) -> Recommender:
     """Returns a freshly initialised recommender on ``device``, equal to the bit for a seed on any number of ranks.
@@ -150,6 +161,7 @@ def assemble(
         device: this rank's device.
         row_ranks: for each table whose rows the plan orders, the rank of each row by falling frequency.
         offload_folder: the folder for rows that the plan does not keep in memory.
+        labels: figures of the labels in the training rows, at which predictions begin.
         own_random: whether to draw the same weights without torch's global random numbers, which a training in another
             thread may be using; for a recommender that is not trained.
     """
@@ -162,11 +174,17 @@ def assemble(
             layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder
         )
         try:
-            model = synchronise_batch_norms(experiment.model.build_checked(model_dims(layout)).to(device))
+            model = synchronise_batch_norms(
+                experiment.model.build_checked(model_dims(layout, experiment.tasks())).to(device)
+            )
             if training.activation_checkpointing:
                 checkpoint_activations(model)
             dropout = experiment.embeddings.dropout
-            part = DensePart(lookup.fields, model, training.precision == "bf16", training.compile, dropout)
+            outputs = Outputs(experiment.tasks(layout.schema), training.start_at_base_rate)
+            outputs.start(labels)
+            part = DensePart(
+                lookup.fields, model, outputs.to(device), training.precision == "bf16", training.compile, dropout
+            )
             called = parallelise(part, experiment.parallel, world, device) if world.size > 1 else part
         except BaseException:
             lookup.close()

@@ -75,7 +75,8 @@ def prefetched_batches(
     queue: deque[StepWork] = deque()
     for batch, cursor in batches:
         # Summed here, where the batch still is in the host's memory: later it would have to be waited for.
-        weight = float(batch.size) if batch.weights_B is None else float(batch.weights_B.sum())
+        weights_B = batch.row_weights
+        weight = float(batch.size) if weights_B is None else float(weights_B.sum())
         on_device = batch.to(device)
         queue.append(StepWork(on_device, cursor, weight, lookup.start(on_device) if ahead else None))
         if len(queue) > ahead:
@@ -139,8 +140,8 @@ class Stepper:
         none."""
         batch, lookup = work.batch, self._recommender.lookup
         next_lookup = None if following is None else following.started
-        logits_BT, emb_BFD = self._recommender(batch, work.started, next_lookup, trains_tables=counts)
-        loss, weight = weighted_loss(logits_BT, batch)
+        columns_BC, emb_BFD = self._recommender(batch, work.started, next_lookup, trains_tables=counts)
+        loss, weight = weighted_loss(self._recommender.outputs, columns_BC, batch)
         agreed = agreement.result()
         if not counts:
             if backward:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from ziggurat.core.sealed import declared
 from ziggurat.core.untrusted import Damage
 from ziggurat.data.encoded.loader import Cursor
 from ziggurat.metrics.names import higher_is_better
+from ziggurat.objectives.task import Task
 from ziggurat.training.config import EarlyStopping
 
 
@@ -87,8 +89,10 @@ class _Saved:
     stopped_early: bool
 
 
-def monitored(figures: dict[str, float], metric: str, tasks: tuple[str, ...]) -> float:
-    """The value of ``metric`` on validation; of several tasks, the mean, unless the metric names its task.
+def monitored(figures: dict[str, float], metric: str, tasks: Sequence[Task]) -> float:
+    """The value of ``metric`` on validation; of several tasks, the mean by their weights, unless the metric names one.
+
+    The relative loss of a label that is a rate is its NE.
 
     Raises:
         ConfigError: no such metric, or none with a better direction.
@@ -96,4 +100,14 @@ def monitored(figures: dict[str, float], metric: str, tasks: tuple[str, ...]) ->
     higher_is_better(metric)
     if metric in figures:
         return figures[metric]
-    return sum(figures[f"{task}/{metric}"] for task in tasks) / len(tasks)
+    label, separator, name = metric.rpartition("/")
+    chosen = [task for task in tasks if task.name == label] if separator else tasks
+    values = [figures[_measured(task, name, several=len(tasks) > 1)] for task in chosen]
+    weights = [task.weight / chosen[0].weight for task in chosen]
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+
+
+def _measured(task: Task, metric: str, *, several: bool) -> str:
+    """Returns the full name of the figure that a metric is of a task."""
+    name = "ne" if metric == "relative_loss" and task.is_probability else metric
+    return f"{task.name}/{name}" if several else name

@@ -36,7 +36,7 @@ class Validation:
         self._blocks, self._schema = dataset.split("validation"), dataset.schema
         self._recommender, self._device, self._average = recommender, device, average
         self._batch_size, self._monitor = experiment.evaluation.batch_size, experiment.training.monitor
-        self._tasks = tuple(label.name for label in experiment.data.labels)
+        self._tasks = recommender.outputs.tasks
 
     @property
     def rows(self) -> int:
@@ -52,5 +52,8 @@ class Validation:
 
     def shown(self, figures: dict[str, float]) -> dict[str, float]:
         """Returns the metrics for the progress display: NE, AUC, and the monitored metric if it is another."""
-        names = ("ne", "auc") if self._monitor == "log_loss" else ("ne", "auc", self._monitor)  # NE is log-loss, scaled
+        rates = all(task.is_probability for task in self._tasks)
+        names = ("ne", "auc") if rates else ()
+        if self._monitor != "log_loss" or not rates:  # NE is log-loss, scaled
+            names = (*names, self._monitor)
         return {f"val_{name}": monitored(figures, name, self._tasks) for name in dict.fromkeys(names)}

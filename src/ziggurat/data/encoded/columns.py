@@ -17,7 +17,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from ziggurat.core.batch import Batch
-from ziggurat.core.schema import GROUP_COLUMN, WEIGHT_COLUMN, Schema, label_column
+from ziggurat.core.schema import GROUP_COLUMN, WEIGHT_COLUMN, Schema, count_column, label_column
 
 Rows = npt.NDArray[np.int64]
 IdArray = npt.NDArray[np.integer[Any]]
@@ -104,6 +104,8 @@ class Columns:
         self._sequences = [self.jagged(name) for name in schema.sequences]
         self._labels = [self.flat(label_column(name)) for name in schema.labels] if labelled else []
         self._weights = self.flat(WEIGHT_COLUMN) if schema.has_weight and labelled else None
+        counted = schema.counted if labelled else ()
+        self._counts = {schema.labels.index(name): self.flat(count_column(name)) for name in counted}
         self._groups = self.flat(GROUP_COLUMN) if schema.has_group and labelled else None
 
     def flat(self, name: str) -> npt.NDArray[Any]:
@@ -134,7 +136,16 @@ class Columns:
             labels_BT=torch.from_numpy(np.ascontiguousarray(labels_TB.T)),
             weights_B=None if self._weights is None else torch.from_numpy(self._weights[rows]),
             groups_B=None if self._groups is None else torch.from_numpy(self._groups[rows]),
+            counts_BT=self._counts_of(rows),
         ).validate(self._schema)
+
+    def _counts_of(self, rows: Rows) -> Tensor | None:
+        if not self._counts:
+            return None
+        counts_BT = np.ones((len(rows), len(self._labels)), np.float32)
+        for position, column in self._counts.items():
+            counts_BT[:, position] = column[rows]
+        return torch.from_numpy(counts_BT)
 
     def _pooled(self, rows: Rows) -> KeyedJaggedTensor | None:
         size, single = len(rows), self._ids.columns
@@ -160,6 +171,7 @@ def concatenate(batches: Sequence[Batch], schema: Schema) -> Batch:
         labels_BT=torch.cat([batch.labels_BT for batch in batches]),
         weights_B=_cat([batch.weights_B for batch in batches]),
         groups_B=_cat([batch.groups_B for batch in batches]),
+        counts_BT=_cat([batch.counts_BT for batch in batches]),
     ).validate(schema)
 
 

@@ -9,8 +9,9 @@ Layout::
     validation/ test/
 
 Columns, without nulls: dense float32; categorical int32 (int64 for tables of 2^31 rows or more); bags and sequences
-``list<int32|int64>``; labels float32 under :func:`~ziggurat.core.schema.label_column`; ``@weight`` float32; ``@group``
-int64; ``@time``. pyarrow, polars and DuckDB can open the files directly.
+``list<int32|int64>``; labels float32 under :func:`~ziggurat.core.schema.label_column`, their own weights under
+:func:`~ziggurat.core.schema.count_column`; ``@weight`` float32; ``@group`` int64; ``@time``. pyarrow, polars and DuckDB
+can open the files directly.
 
 A block is compared with its checksum when a process first reads it, in the thread that reads it, and again if the file
 has changed since.
@@ -29,7 +30,7 @@ import pyarrow as pa
 
 from ziggurat.core.errors import DataError, shorten, unknown_name
 from ziggurat.core.files import explained_writes, sync
-from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, Schema, label_column
+from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, Schema, count_column, label_column
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.untrusted import opened
 from ziggurat.data.encoded.block_checksum import block_checksum
@@ -60,6 +61,7 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     fields += [pa.field(name, ids(name)) for name in schema.categorical]
     fields += [pa.field(name, pa.list_(ids(name))) for name in (*schema.bags, *schema.sequences)]
     fields += [pa.field(label_column(name), pa.float32()) for name in schema.labels]
+    fields += [pa.field(count_column(name), pa.float32()) for name in schema.counted]
     if schema.has_weight:
         fields.append(pa.field(WEIGHT_COLUMN, pa.float32()))
     if schema.has_group:

@@ -238,6 +238,9 @@ def _check_schema(schema: Schema, path: Path) -> None:
     twice = duplicates((*schema.dense, *schema.sparse)) or duplicates(schema.labels)
     if twice:
         raise DAMAGED.of(path, f"schema: the name {twice[0]!r} occurs twice")
+    for label in (*schema.kinds, *schema.levels, *schema.counted):
+        if label not in schema.labels:
+            raise DAMAGED.of(path, f"schema: describes the label {label!r}, which it does not have")
     for feature in schema.sparse:
         table = schema.tables.get(feature)
         rows = None if table is None else schema.rows.get(table)

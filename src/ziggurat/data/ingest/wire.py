@@ -6,7 +6,8 @@ The lengths of features with one id per row are all 1; they are sent only if the
 
 Columns (``large_list``; B rows, F dense features, K pooled features, T labels): ``dense`` B·F float32, row by row ·
 ``bags`` ids, feature by feature · ``bag_lengths`` K·B int32, if the schema has bags · ``sequences``,
-``sequence_lengths`` likewise · ``labels`` B·T float32 · ``weights`` B float32 · ``groups`` B int64. ``rows`` holds B.
+``sequence_lengths`` likewise · ``labels`` B·T float32 · ``counts`` B·T float32, if a label has weights of its own ·
+``weights`` B float32 · ``groups`` B int64. ``rows`` holds B.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def wire_schema(schema: Schema) -> pa.Schema:
         columns["bag_lengths"] = pa.int32()
     if schema.sequences:
         columns |= {"sequences": ids, "sequence_lengths": pa.int32()}
+    if schema.counted:
+        columns["counts"] = pa.float32()
     if schema.has_weight:
         columns["weights"] = pa.float32()
     if schema.has_group:
@@ -52,7 +55,8 @@ def wire_schema(schema: Schema) -> pa.Schema:
 
 def row_bytes(schema: Schema) -> int:
     """Returns the size of a row in a message, in bytes; of bags and sequences, as if each had one id."""
-    numbers = 4 * (len(schema.dense) + len(schema.labels) + schema.has_weight) + 8 * schema.has_group
+    labels = len(schema.labels) * (2 if schema.counted else 1)
+    numbers = 4 * (len(schema.dense) + labels + schema.has_weight) + 8 * schema.has_group
     id_bytes = 8 if any(rows >= 2**31 for rows in schema.rows.values()) else 4
     lengths = 4 * (len(schema.sequences) + (len(schema.pooled) if schema.bags else 0))
     return numbers + id_bytes * len(schema.sparse) + lengths
@@ -63,6 +67,7 @@ def to_wire(batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
     tensors: dict[str, Tensor | None] = {
         "dense": batch.dense_BF,
         "labels": batch.labels_BT,
+        "counts": batch.counts_BT,
         "weights": batch.weights_B,
         "groups": batch.groups_B,
         "bags": None if batch.bags is None else batch.bags.values(),
@@ -88,7 +93,7 @@ def batch_message_bytes(schema: Schema, rows: int) -> int:
 
 def block_message_bytes(schema: Schema, rows: int) -> int:
     """Returns the size of the largest message with an encoded block of ``rows`` rows that is accepted, in bytes."""
-    names = (*schema.dense, *schema.sparse, *schema.labels)
+    names = (*schema.dense, *schema.sparse, *schema.labels, *schema.counted)
     frame_bytes = sum(_COLUMN_BYTES + 4 * len(name) for name in names)
     return min(batch_message_bytes(schema, rows) + 8 * rows * schema.has_time + frame_bytes, MAX_MESSAGE_BYTES)
 
@@ -113,6 +118,7 @@ def from_wire(message: pa.RecordBatch, schema: Schema, rows: int, where: str, da
     sizes = {
         "dense": rows * len(schema.dense),
         "labels": rows * len(schema.labels),
+        "counts": rows * len(schema.labels),
         "weights": rows,
         "groups": rows,
         "bag_lengths": rows * len(schema.pooled),
@@ -133,6 +139,7 @@ def from_wire(message: pa.RecordBatch, schema: Schema, rows: int, where: str, da
         labels_BT=arrived["labels"].view(rows, len(schema.labels)),
         weights_B=arrived.get("weights"),
         groups_B=arrived.get("groups"),
+        counts_BT=arrived["counts"].view(rows, len(schema.labels)) if schema.counted else None,
     ).validate(schema)
 
 

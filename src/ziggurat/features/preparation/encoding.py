@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ziggurat.core.progress import Progress
-from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
+from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, count_column, label_column
 from ziggurat.data.encoded.dataset import DatasetWriter
 from ziggurat.data.encoded.manifest import SPLITS, Split
 from ziggurat.data.encoded.split import Assignment
@@ -115,6 +115,7 @@ def _encode_feature(
 
 def _take_targets(targets: Targets, parts: StagedParts, part: int, rows_of: RowsOfSplits) -> dict[Split, Columns]:
     names = [label_column(label.name) for label in targets.labels]
+    names += [count_column(label.name) for label in targets.labels if label.trials is not None]
     names += [WEIGHT_COLUMN] * (targets.weight is not None)
     names += [GROUP_COLUMN] * (targets.group is not None)
     names += [TIME_COLUMN] * (targets.time is not None)

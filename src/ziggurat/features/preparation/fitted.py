@@ -17,11 +17,11 @@ from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation.cluster import Cluster, check_visible
+from ziggurat.features.preparation.label_fitting import fit_labels
 from ziggurat.features.preparation.numeric_fitting import (
     FittedNumbers,
     check_weights,
     fit_numbers,
-    label_rates,
 )
 from ziggurat.features.preparation.own_ids import count_own_ids
 from ziggurat.features.preparation.parts import IdFile, StagedParts
@@ -29,6 +29,7 @@ from ziggurat.features.preparation.table_fitting import FittedTable, fit_table
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
 from ziggurat.features.saved_transform import save_transform
+from ziggurat.objectives.label_figures import LabelFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,14 @@ class Fitted:
     Attributes:
         chains: the fitted chain of each numeric feature.
         id_files: for each (raw column, table), the file of the ids that the table assigns to the column's values.
+        labels: figures of the labels' training rows.
         statistics: statistics of rows, labels, features and tables.
         checksum: the checksum of the saved transform.
     """
 
     chains: dict[str, NumericChain]
     id_files: dict[tuple[str, str], IdFile]
+    labels: dict[str, LabelFigures]
     statistics: DatasetStatistics
     checksum: str
 
@@ -60,11 +63,11 @@ def fit(
     """Fits all features and saves the transform in ``encoders``; tables are fitted concurrently, here or on a cluster.
 
     Raises:
-        DataError: a label has only one class among the training rows, or all their weights are 0.
+        DataError: a label has only one class, or one value, among the training rows, or all their weights are 0.
     """
     check_weights(plan.targets, parts, assignments, plan.data.source.files)
     only_ones = plan.data.negative_label if isinstance(plan.data.negatives, InBatchNegatives) else None
-    rates = label_rates(plan.targets, parts, assignments, plan.data.source.files, only_ones)
+    rates, labels = fit_labels(plan.targets, parts, assignments, plan.data.source.files, only_ones)
     shutil.rmtree(encoders, ignore_errors=True)
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
     id_files = {pair: staging / f"ids.{number:05d}.arrow" for number, pair in enumerate(sorted(columns))}
@@ -79,12 +82,12 @@ def fit(
         else:
             numbers.append(fitted)
     fitted_numbers = _merge_in_order(plan, numbers)
-    checksum = save_transform(encoders, plan.configured, plan.targets, fitted_numbers.chains)
+    checksum = save_transform(encoders, plan.configured, plan.targets, fitted_numbers.chains, labels)
     progress.finish(f"{len(plan.features)} features")
     _report_implicit_fills(fitted_numbers, progress)
     written = {(column, each.table.name): file for each in tables for column, file in each.id_files.items()}
     statistics = _statistics(plan, assignments, rates, tables, fitted_numbers)
-    return Fitted(fitted_numbers.chains, written, statistics, checksum)
+    return Fitted(fitted_numbers.chains, written, labels, statistics, checksum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,10 @@ class _Work:
 
     def table(self, name: str) -> FittedTable:
         id_files = {column: path for (column, table), path in self.id_files.items() if table == name}
-        encoding, labels = self.plan.tables[name], [label.name for label in self.plan.targets.labels]
+        encoding, labels = (
+            self.plan.tables[name],
+            [label.name for label in self.plan.targets.labels if label.kind == "binary"],
+        )
         fitted = fit_table(encoding, self.parts, self.assignments, id_files, self.encoders)
         for feature, own_ids in count_own_ids(encoding, labels, self.parts, self.assignments).items():
             fitted.features[feature] = replace(fitted.features[feature], own_ids=own_ids)

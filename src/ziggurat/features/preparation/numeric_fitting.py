@@ -1,4 +1,4 @@
-"""Pass 2 of preparation: fits numeric chains on a sample of the training rows; computes statistics and label rates."""
+"""Pass 2 of preparation: fits numeric chains on a sample of the training rows; computes statistics."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import DataError
-from ziggurat.core.schema import WEIGHT_COLUMN, label_column
+from ziggurat.core.schema import WEIGHT_COLUMN
 from ziggurat.core.statistics import FeatureStatistics, NumericStatistics, TableStatistics
-from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.config import NumericFeature, Targets
 from ziggurat.features.numeric.chain import NumericChain
@@ -105,46 +104,6 @@ def check_weights(
         f"{', '.join(files)}: column {targets.weight!r}: the weights of all {rows:,} training rows are 0",
         "name another column as data.weight, leave it out, or choose another data.split",
     )
-
-
-def label_rates(
-    targets: Targets,
-    parts: StagedParts,
-    assignments: Sequence[Assignment],
-    files: Sequence[str],
-    only_ones: str | None = None,
-) -> dict[str, dict[str, float]]:
-    """Returns the share of ones of each label in each split, as label -> split -> share; NaN for a split without rows.
-
-    Args:
-        targets: the labels.
-        parts: the staged parts.
-        assignments: the split of each row, for each part.
-        files: names of the raw files, for the message.
-        only_ones: a label that may have no zeros among the training rows, as batches get them in training.
-
-    Raises:
-        DataError: a label has only one class among the training rows.
-    """
-    names = [label.name for label in targets.labels]
-    ones = np.zeros((len(names), len(SPLITS)), np.int64)
-    rows = np.zeros(len(SPLITS), np.int64)
-    for part, assignment in enumerate(assignments):
-        rows += np.bincount(assignment, minlength=len(SPLITS))
-        for number, name in enumerate(names):
-            values = parts.target(part, label_column(name))
-            ones[number] += np.bincount(assignment, weights=values, minlength=len(SPLITS)).astype(np.int64)
-    for name, label_ones in zip(names, ones, strict=True):
-        positive, negative = int(label_ones[TRAIN]), int(rows[TRAIN] - label_ones[TRAIN])
-        if positive == 0 or (negative == 0 and name != only_ones):
-            raise DataError(
-                f"{', '.join(files)}: label {name!r}: only one class in the training rows: {negative:,} zeros, "
-                f"{positive:,} ones",
-                "check the label's column and its at_least or equals, or choose another data.split",
-            )
-    with np.errstate(invalid="ignore"):
-        rates = ones / rows
-    return {name: dict(zip(SPLITS, shares.tolist(), strict=True)) for name, shares in zip(names, rates, strict=True)}
 
 
 def _statistics(feature: NumericFeature, column: StagedNumbers) -> FeatureStatistics:

@@ -107,7 +107,7 @@ def prepare(
             details["negatives"] = {"sampled": sampled.counts, "missing": sampled.missing}
         fitted = fit(plan, parts, assignments, staging, folder / ENCODERS, progress, cluster)
         table_rows = {name: table.rows for name, table in fitted.statistics.tables.items()}
-        schema = encoded_schema(plan.features, plan.targets, table_rows)
+        schema = encoded_schema(plan.features, plan.targets, table_rows, fitted.labels)
         rows = StagedRows(plan, parts, assignments, fitted.chains, fitted.id_files)
         splits = _encode(rows, schema, folder, progress, cluster)
         checksums = {ENCODERS: fitted.checksum, STATISTICS: fitted.statistics.save(folder)}

@@ -1,4 +1,4 @@
-"""Predicts raw files, and writes their rows with probabilities."""
+"""Predicts raw files, and writes their rows with the predictions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError, unknown_name
@@ -16,9 +17,11 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.quarantine import Policy, Quarantine, output_quarantine
+from ziggurat.objectives.losses import Quantile
+from ziggurat.objectives.task import Task
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.prediction.pass_through import PassThrough, open_pass_through
-from ziggurat.training.prediction.predictor import Predictor
+from ziggurat.training.prediction.predictor import Predictor, ScoredBlock
 from ziggurat.training.prediction.table_output import Output, output_suffix
 from ziggurat.training.run_folder.run import Run
 
@@ -45,10 +48,14 @@ def predict_files(
     checkpoint: str = "best",
     progress: Progress | None = None,
     on_bad_row: Policy | None = None,
+    *,
+    levels: bool = False,
 ) -> Predicted:
     """Predicts raw files and writes their rows, with all columns in order, followed by a column ``probability``.
 
-    With several labels there is a column ``probability:LABEL`` for each. From text to text, the text of cells is
+    For a label that is a number the column is ``prediction``, in the label's units; a quantile label also has a column
+    ``prediction:LEVEL`` for each level. With several labels there is a column ``probability:LABEL`` or
+    ``prediction:LABEL`` for each. From text to text, the text of cells is
     copied; from Parquet to Parquet, columns keep their types. A row that cannot be read stops the prediction, or goes
     to ``OUT.quarantine.jsonl`` while the others keep their order. Files without rows give an output without rows.
 
@@ -60,6 +67,7 @@ def predict_files(
         checkpoint: ``best``, ``last`` or a step.
         progress: where to show progress.
         on_bad_row: ``fail`` or ``quarantine``; default: the run's own ``data.on_bad_row``.
+        levels: also write the probability of each level of ordinal labels, as ``probability:LEVEL``.
 
     Raises:
         ConfigError: the suffix of ``out`` names no format, or ``on_bad_row`` is another word.
@@ -82,7 +90,7 @@ def predict_files(
             _check_not_an_input(path, [file.stored for file in pass_through.files])
         if progress is not None and predictor.note is not None:
             progress.note(predictor.note)
-        names = ["probability"] if len(predictor.labels) == 1 else [f"probability:{name}" for name in predictor.labels]
+        names = column_names(predictor.tasks, levels)
         clashing = duplicates([*dict.fromkeys(pass_through.names), *names])
         if clashing:
             raise DataError(
@@ -95,8 +103,29 @@ def predict_files(
             output_quarantine(quarantine_path, policy, alternative) as quarantine,
             pass_through.open(out, names) as output,
         ):
-            rows = _score(predictor, pass_through, names, output, quarantine, progress or Silent())
+            rows = _score(predictor, pass_through, names, output, quarantine, progress or Silent(), levels)
     return Predicted(rows, quarantine.total, quarantine_path)
+
+
+def column_names(tasks: Sequence[Task], levels: bool = False) -> list[str]:
+    """Returns the names of the columns that are written for these labels, ``levels`` with those of ordinal levels."""
+    names: list[str] = []
+    for task in tasks:
+        label = f":{task.name}" if len(tasks) > 1 else ""
+        names.append(f"{'probability' if task.is_probability else 'prediction'}{label}")
+        if isinstance(task.loss, Quantile):
+            names += [f"prediction{label}:{level:g}" for level in task.loss.levels]
+        if levels and task.kind == "ordinal":
+            names += [f"probability{label}:{level:g}" for level in task.levels]
+    return names
+
+
+def _columns(tasks: Sequence[Task], scored: ScoredBlock, levels: bool) -> Iterator[npt.NDArray[np.float32]]:
+    """Yields the columns that :func:`column_names` names."""
+    for number, task in enumerate(tasks):
+        yield scored.predictions_BT[:, number]
+        if isinstance(task.loss, Quantile) or (levels and task.kind == "ordinal"):
+            yield from scored.further[task.name].values()
 
 
 def _score(
@@ -106,6 +135,7 @@ def _score(
     output: Output,
     quarantine: Quarantine,
     progress: Progress,
+    levels: bool,
 ) -> int:
     """Writes all rows and returns their number."""
     rows = 0
@@ -117,7 +147,7 @@ def _score(
         rejected = np.array([row.line for row in scored.bad], np.int64)
         table, texts = pass_through.rows.take(block, scored.kept, rejected)
         quarantine.add(list(map(_with_text, scored.bad, texts)))
-        for name, column_B in zip(names, scored.probabilities_BT.T, strict=True):
+        for name, column_B in zip(names, _columns(predictor.tasks, scored, levels), strict=True):
             table = table.append_column(name, pa.array(np.ascontiguousarray(column_B)))
         output.write(table)
         rows += table.num_rows

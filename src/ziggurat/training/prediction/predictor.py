@@ -1,6 +1,6 @@
-"""Predicts the probabilities of raw rows with the transform and the weights of a run.
+"""Predicts raw rows with the transform and the weights of a run.
 
-Shape legend: B rows, T labels.
+Shape legend: B rows, T labels, C columns of all labels.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.rejection_reasons import row_location, split_hint
 from ziggurat.data.readers.table_reader import read_table
+from ziggurat.objectives.task import column_slices
 from ziggurat.parallel.environment import has_other_ranks
 from ziggurat.storage.prefetcher import TooManyRows
 from ziggurat.training.open_recommender import open_recommender
@@ -46,12 +47,14 @@ class ScoredBlock:
 
     Attributes:
         kept: int64, positions in the block of the rows that were scored.
-        probabilities_BT: the probabilities of these rows.
+        predictions_BT: the predictions for these rows: probabilities, or numbers in the labels' units.
+        further: for each label, further predictions (B,) by name: of each quantile, the probability of each level.
         bad: the rows that the reader or the transform rejected, by line.
     """
 
     kept: npt.NDArray[np.int64]
-    probabilities_BT: npt.NDArray[np.float32]
+    predictions_BT: npt.NDArray[np.float32]
+    further: dict[str, dict[str, npt.NDArray[np.float32]]]
     bad: list[BadRow]
 
 
@@ -67,6 +70,7 @@ class Predictor:
 
     Attributes:
         note: a note for the user about the weights, if any.
+        tasks: the labels, in the order of the predictions.
 
     Raises:
         RunFolderError: there is no such run or checkpoint, or its weights are not finite.
@@ -85,6 +89,7 @@ class Predictor:
         self.run = run if isinstance(run, Run) else open_run(run)
         self.transform = self.run.transform()
         self.labels = self.transform.schema.labels
+        self.tasks = self.run.experiment.tasks(self.transform.schema)
         self._checkpoint = checkpoint
         self._device = pick_device(self.run.experiment.training.device)
         self._batch_size = self.run.experiment.evaluation.batch_size
@@ -138,7 +143,9 @@ class Predictor:
         return found
 
     def predict(self, rows: Table) -> npt.NDArray[np.float32]:
-        """Returns the probabilities (B, T) of rows in memory; columns that no feature needs are ignored.
+        """Returns the predictions (B, T) for rows in memory; columns that no feature needs are ignored.
+
+        They are probabilities, or numbers in the labels' units.
 
         Raises:
             DataError: columns are missing (all are named), a row cannot be encoded (the first such row is named), or
@@ -153,10 +160,10 @@ class Predictor:
         if scored.bad:
             problem, hint = split_hint(scored.bad[0].reason)
             raise DataError(f"{row_location(scored.bad[0])}: {problem}", hint or "correct the row, or leave it out")
-        return scored.probabilities_BT
+        return scored.predictions_BT
 
     def score(self, block: RawBlock) -> ScoredBlock:
-        """Returns the probabilities of the rows of a block that can be encoded, and the other rows.
+        """Returns the predictions for the rows of a block that can be encoded, and the other rows.
 
         Raises:
             DataError: the model gives a row no finite number.
@@ -168,20 +175,36 @@ class Predictor:
     def _score(self, block: RawBlock) -> ScoredBlock:
         encoded = self.transform.apply(block, labelled=False)
         columns = Columns([encoded.batch], self.transform.schema, labelled=False)
-        parts = [np.empty((0, len(self.labels)), np.float32)]
+        parts = [np.empty((0, sum(task.columns for task in self.tasks)), np.float32)]
         for start in range(0, columns.rows, self._batch_size):
             rows = np.arange(start, min(start + self._batch_size, columns.rows))
-            for logits_BT in self._logits(columns, rows):
-                finite_B = torch.isfinite(logits_BT).all(dim=1)
+            for columns_BC in self._columns(columns, rows):
+                finite_B = torch.isfinite(columns_BC).all(dim=1)
                 if not bool(finite_B.all()):
                     row = sum(map(len, parts)) + int((~finite_B).nonzero()[0])
                     line = int(block.lines[encoded.kept_rows[row]])
                     raise self._not_finite(columns, row, f"{block.file}, line {line}")
-                parts.append(torch.sigmoid(logits_BT).numpy())
-        return ScoredBlock(encoded.kept_rows, np.concatenate(parts), encoded.bad)
+                parts.append(columns_BC.numpy())
+        predictions_BT, further = self._predicted(np.concatenate(parts))
+        return ScoredBlock(encoded.kept_rows, predictions_BT, further, encoded.bad)
 
-    def _logits(self, columns: Columns, rows: npt.NDArray[np.int64]) -> list[Tensor]:
-        """Returns the logits of some rows; splits them in half if memory cannot hold all rows they look up."""
+    def _predicted(
+        self, columns_BC: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], dict[str, dict[str, npt.NDArray[np.float32]]]]:
+        """Returns the predictions (B, T), and further ones of each label."""
+        predictions = np.empty((len(columns_BC), len(self.tasks)), np.float32)
+        further: dict[str, dict[str, npt.NDArray[np.float32]]] = {}
+        for number, (task, at) in enumerate(zip(self.tasks, column_slices(self.tasks), strict=True)):
+            if task.is_probability:
+                predictions[:, number] = torch.sigmoid(torch.from_numpy(columns_BC[:, at.start])).numpy()
+            else:
+                predictions[:, number] = task.predictions(columns_BC[:, at])
+                found = task.further(columns_BC[:, at])
+                further[task.name] = {name: values.astype(np.float32) for name, values in found.items()}
+        return predictions, further
+
+    def _columns(self, columns: Columns, rows: npt.NDArray[np.int64]) -> list[Tensor]:
+        """Returns the columns of some rows; splits them in half if memory cannot hold all rows they look up."""
         batch = columns.batch(rows).to(self._device)
         try:
             with self._turn, torch.no_grad():
@@ -189,10 +212,10 @@ class Predictor:
         except TooManyRows:
             if len(rows) == 1:
                 raise
-            return [part for half in np.array_split(rows, 2) for part in self._logits(columns, half)]
+            return [part for half in np.array_split(rows, 2) for part in self._columns(columns, half)]
 
     def _not_finite(self, columns: Columns, row: int, where: str) -> DataError | RunFolderError:
-        """Returns the error for an encoded row whose logit is not a finite number."""
+        """Returns the error for an encoded row whose output is not a finite number."""
         batch = columns.batch(np.array([row])).to(self._device)
         with self._turn:
             damaged = damaged_rows(self.recommender, batch)
@@ -209,7 +232,7 @@ class Predictor:
 
 
 def predict(run: Run | str | Path, rows: Table, checkpoint: str = "best") -> npt.NDArray[np.float32]:
-    """Returns the probabilities (B, T) of rows in memory: a pyarrow Table, a polars DataFrame or a mapping of columns.
+    """Returns the predictions (B, T) for rows in memory: a pyarrow Table, a polars DataFrame or a mapping of columns.
 
     Each call loads the run; use a :class:`Predictor` for many calls.
     """

@@ -26,7 +26,9 @@ from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.core.sealed import declared
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE
+from ziggurat.features.saved_transform import SavedTransform
 from ziggurat.features.transform import Transform
+from ziggurat.objectives.label_figures import LabelFigures
 from ziggurat.training.experiment import Experiment, parse_experiment
 from ziggurat.training.run_folder.metrics_log import read_metrics_log
 from ziggurat.training.run_folder.run_files import (
@@ -179,6 +181,14 @@ class Run:
             DataError: a file in ``encoders/`` is missing, damaged, or of another run.
         """
         return Transform.load(self.folder / ENCODERS, self.encoders_checksum())
+
+    def labels(self) -> Mapping[str, LabelFigures]:
+        """Returns figures of the labels in the training rows; empty if an earlier ziggurat prepared them.
+
+        Raises:
+            RunFolderError, DataError: as :meth:`transform`.
+        """
+        return SavedTransform.open(self.folder / ENCODERS, self.encoders_checksum()).labels
 
     def _known_pointer(self) -> DatasetPointer:
         pointer = self.pointer()

@@ -143,14 +143,14 @@ def size_of(experiment: Experiment, schema: Schema) -> Size:
     """
     layout = experiment.layout(schema)
     with torch.device("meta"):
-        model, fields = experiment.model.build_checked(model_dims(layout)), Fields(layout)
+        model, fields = experiment.model.build_checked(model_dims(layout, experiment.tasks())), Fields(layout)
     try:
         return _size(layout, model, fields)
     except FlopsUnknown:
         if sum(parameter.numel() for part in (model, fields) for parameter in part.parameters()) > MAX_WEIGHTS:
             raise
     with OwnRandom(0):
-        return _size(layout, experiment.model.build_checked(model_dims(layout)), Fields(layout))
+        return _size(layout, experiment.model.build_checked(model_dims(layout, experiment.tasks())), Fields(layout))
 
 
 def _size(layout: Layout, model: Model, fields: Fields) -> Size:
