@@ -133,7 +133,8 @@ class Schema:
             k: tuple(cast("list[str]", v)) if isinstance(v, list) else v for k, v in values.items()
         }
         levels = cast("dict[str, list[float]]", values.get("levels", {}))
-        return cls(**(fields | {"levels": {label: tuple(each) for label, each in levels.items()}}))
+        fields["levels"] = {label: tuple(each) for label, each in levels.items()}
+        return cls(**fields)
 
 
 def label_column(label: str) -> str:

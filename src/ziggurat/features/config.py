@@ -136,6 +136,12 @@ class DataConfig(Config):
             raise ValueError(f"negatives: say which label's ones are the positives: label: {' or '.join(names)}")
         if self.negatives.label is not None and self.negatives.label not in names:
             raise ValueError(f"negatives: label {self.negatives.label!r} is none of {', '.join(names)}")
+        other = [label for label in self.labels if label.kind != "binary"]
+        if other:
+            raise ValueError(
+                f"negatives: label {other[0].name!r} of kind {other[0].kind} has no value in a sampled row; leave "
+                "it out"
+            )
         if self.negatives.user == self.negatives.item:
             raise ValueError(f"negatives: user and item are both the column {self.negatives.user!r}")
 

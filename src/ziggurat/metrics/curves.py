@@ -67,7 +67,7 @@ def value_bins(pairs: PairHistogram, bins: int) -> ValueBins:
     label_K = np.bincount(order, units_E * pairs.labels, len(predictions))
     position_K = (np.cumsum(weight_K) - weight_K / 2) / max(float(weight_K.sum()), 1 / WEIGHT_UNITS)
     bin_K = np.minimum((position_K * bins).astype(np.int64), bins - 1)
-    weight_N = np.bincount(bin_K, weight_K, bins)
+    weight_N = np.bincount(bin_K, weight_K, bins).astype(np.float64)
     filled = weight_N > 0
     predicted_N = np.bincount(bin_K, weight_K * predictions, bins)[filled] / weight_N[filled]
     return ValueBins(predicted_N, np.bincount(bin_K, label_K, bins)[filled] / weight_N[filled], weight_N[filled])

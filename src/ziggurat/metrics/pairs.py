@@ -95,7 +95,8 @@ class PairHistogram:
         self.pairs_E, self.units_E = pairs[order][ends], run_sums(units[order], ends)
         if len(ends) > self.max_entries:
             self.limit = int(hashes[ends[self.max_entries]])
-            self.pairs_E, self.units_E = (each[: self.max_entries].copy() for each in (self.pairs_E, self.units_E))
+            self.pairs_E = self.pairs_E[: self.max_entries].copy()
+            self.units_E = self.units_E[: self.max_entries].copy()
 
 
 def xauc(histogram: PairHistogram) -> float:

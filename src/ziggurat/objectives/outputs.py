@@ -56,12 +56,15 @@ class Outputs(nn.Module):
         ends = [sum(task.outputs for task in tasks[: number + 1]) for number in range(len(tasks))]
         self._outputs = [slice(end - task.outputs, end) for task, end in zip(tasks, ends, strict=True)]
 
+    @property
+    def _parts(self) -> list[_Part]:
+        return [part for part in self.parts if isinstance(part, _Part)]
+
     @torch.no_grad()
     def start(self, figures: Mapping[str, LabelFigures]) -> list[str]:
         """Sets shifts, scales and thresholds from figures of the training rows; returns the labels that lack them."""
         missing: list[str] = []
-        for task, part in zip(self.tasks, self.parts, strict=True):
-            assert isinstance(part, _Part)
+        for task, part in zip(self.tasks, self._parts, strict=True):
             if task.name in figures:
                 part.start(figures[task.name])
             elif part.needs_figures:
@@ -70,9 +73,9 @@ class Outputs(nn.Module):
 
     def forward(self, outputs_BK: Tensor) -> Tensor:
         """Returns the columns (B, C); outside training, logits are corrected by the rate of negatives."""
-        if all(part.is_identity for part in self.parts):
+        if all(part.is_identity for part in self._parts):
             return outputs_BK
-        parts = [part(outputs_BK[:, at]) for part, at in zip(self.parts, self._outputs, strict=True)]
+        parts = [part(outputs_BK[:, at]) for part, at in zip(self._parts, self._outputs, strict=True)]
         return torch.cat(parts, dim=1)
 
     def losses(self, columns_BC: Tensor, labels_BT: Tensor) -> Tensor:
@@ -81,7 +84,7 @@ class Outputs(nn.Module):
             return F.binary_cross_entropy_with_logits(columns_BC, labels_BT, reduction="none")
         losses = [
             part.loss(columns_BC[:, at], label_B)
-            for part, at, label_B in zip(self.parts, self._columns, labels_BT.unbind(1), strict=True)
+            for part, at, label_B in zip(self._parts, self._columns, labels_BT.unbind(1), strict=True)
         ]
         return torch.stack(losses, dim=1)
 
@@ -95,7 +98,7 @@ class Outputs(nn.Module):
         """
         losses_BT = self.losses(columns_BC, labels_BT)
         if counts_BT is not None:
-            units = [part.trials for part in self.parts]
+            units = [part.trials for part in self._parts]
             losses_BT = losses_BT * (
                 counts_BT / torch.stack([counts_BT.new_ones(()) if u is None else u for u in units])
             )
@@ -106,7 +109,7 @@ class Outputs(nn.Module):
 
     def predictions(self, columns_BC: Tensor) -> Tensor:
         """Returns the predictions (B, T) in the labels' units, by the formulas of :meth:`Task.predictions`."""
-        parts = [part.prediction(columns_BC[:, at]) for part, at in zip(self.parts, self._columns, strict=True)]
+        parts = [part.prediction(columns_BC[:, at]) for part, at in zip(self._parts, self._columns, strict=True)]
         return torch.stack(parts, dim=1)
 
 
@@ -115,15 +118,14 @@ class _Part(nn.Module):
 
     Attributes:
         needs_figures: whether training cannot begin well without figures of the label.
-        trials: the mean number of trials that a label's events are out of; None for labels that count rows.
     """
 
     needs_figures = True
-    trials: Tensor | None
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("trials", None)
+    @property
+    def unit(self) -> Tensor | None:
+        """The mean number of trials that a label's events are out of; None for labels that count rows."""
+        return None
 
     @property
     def is_identity(self) -> bool:
@@ -147,9 +149,13 @@ class _Probability(_Part):
         self.needs_figures = shifted
         self.shift: Tensor | None
         self.register_buffer("shift", torch.zeros(()) if shifted else None)
-        if task.kind == "soft":
-            self.trials = torch.ones(())
+        self.trials: Tensor | None
+        self.register_buffer("trials", torch.ones(()) if task.kind == "soft" else None)
         self._correction = math.log(task.negative_rate)
+
+    @property
+    def unit(self) -> Tensor | None:
+        return self.trials
 
     @property
     def is_identity(self) -> bool:

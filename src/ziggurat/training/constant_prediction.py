@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.metrics.task_metrics import TaskMetrics
 from ziggurat.metrics.value_metrics import ValueMetrics
@@ -47,6 +48,7 @@ def _is_constant(metrics: TaskMetrics) -> bool:
         return bool(np.ptp(predictions) < SPREAD * max(float(np.ptp(metrics.pairs.labels)), 1e-30))
     if not abs(metrics.compute()["auc"] - 0.5) <= NO_ORDER:  # also true if the AUC is nan
         return False
+    assert isinstance(metrics, BinaryMetrics)
     logits_K = metrics.histogram.logits
     return bool(logits_K[-1] - logits_K[0] < SPREAD)
 
