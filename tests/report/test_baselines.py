@@ -46,15 +46,15 @@ def test_auc_is_close_to_the_best_attainable(data, fit, slack):
     columns, truth = data
     result = fit(columns)
     best = roc_auc_score(columns.test.labels_B, truth)
-    assert result.probabilities_B.shape == (ROWS["test"],)
-    assert roc_auc_score(columns.test.labels_B, result.probabilities_B) > best - slack
-    assert result.validation_log_loss == min(loss for _, loss in result.tried)
+    assert result.predictions_B.shape == (ROWS["test"],)
+    assert roc_auc_score(columns.test.labels_B, result.predictions_B) > best - slack
+    assert result.validation_loss == min(loss for _, loss in result.tried)
     assert result.settings in [settings for settings, _ in result.tried]
     assert result.seconds > 0
     assert "4,000 of 4,000 training rows" in result.description
     metrics = BinaryMetrics()
     metrics.update(result.logits_B, columns.test.labels_B)
-    expected = reference_log_loss(columns.test.labels_B, result.probabilities_B)
+    expected = reference_log_loss(columns.test.labels_B, result.predictions_B)
     assert metrics.compute()["log_loss"] == pytest.approx(expected, abs=1e-6)
 
 
@@ -63,7 +63,7 @@ def test_same_seed_same_bits(data, fit):
     columns, _ = data
     small = columns.capped(1500, seed=3)
     first, second = fit(small, seed=1), fit(small, seed=1)
-    np.testing.assert_array_equal(first.probabilities_B, second.probabilities_B)
+    np.testing.assert_array_equal(first.predictions_B, second.predictions_B)
     assert first.tried == second.tried
 
 
@@ -80,7 +80,7 @@ def test_row_cap_is_the_stated_subsample(data, fit):
         ),
         seed=5,
     )
-    np.testing.assert_array_equal(capped.probabilities_B, by_hand.probabilities_B)
+    np.testing.assert_array_equal(capped.predictions_B, by_hand.predictions_B)
 
 
 @pytest.mark.parametrize("fit", [fit_logistic_regression, fit_lightgbm])
@@ -94,7 +94,7 @@ def test_ids_never_seen_in_training_are_survived(data, fit):
         test.labels_B,
     )
     small = BaselineData(columns.train.capped(800, 0), columns.validation.capped(200, 0), unseen)
-    probabilities = fit(small).probabilities_B
+    probabilities = fit(small).predictions_B
     assert np.isfinite(probabilities).all()
     assert ((probabilities > 0) & (probabilities < 1)).all()
 
@@ -143,8 +143,8 @@ def test_weights_shift_the_predictions(data, fit):
         weights = np.where(split.labels_B > 0.5, 4, 1).astype(np.float32)
         return BaselineSplit(split.dense_BF, split.categorical, split.bags, split.labels_B, weights)
 
-    plain = fit(columns).probabilities_B
-    shifted = fit(BaselineData(weighted(columns.train), weighted(columns.validation), columns.test)).probabilities_B
+    plain = fit(columns).predictions_B
+    shifted = fit(BaselineData(weighted(columns.train), weighted(columns.validation), columns.test)).predictions_B
     assert plain.mean() == pytest.approx(truth.mean(), abs=0.03)
     # Positives counting fourfold turn the odds p / (1 - p) into 4 p / (1 - p).
     assert shifted.mean() == pytest.approx((4 * truth / (1 + 3 * truth)).mean(), abs=0.03)
@@ -157,7 +157,7 @@ def test_without_dense_or_bags_or_test_rows():
     split = BaselineSplit(np.empty((400, 0), np.float32), {"item": item}, {}, labels)
     data = BaselineData(split, split.take(np.arange(100)), split.take(np.arange(0)))
     assert [result.name for result in fit_baselines(data)] == ["LightGBM", "Logistic regression"]
-    assert all(len(result.probabilities_B) == 0 for result in fit_baselines(data))
+    assert all(len(result.predictions_B) == 0 for result in fit_baselines(data))
 
 
 def test_data_without_both_classes_or_validation_rows_is_refused(data):

@@ -69,7 +69,10 @@ VALUE_METRICS: dict[str, ValueMetric] = {
 }
 """Every metric of labels that are numbers, in the order of tables."""
 
-ALL_METRICS: dict[str, Metric | ValueMetric] = {**VALUE_METRICS, **METRICS}
+ALL_METRICS: dict[str, Metric | ValueMetric] = {
+    **METRICS,
+    **{k: v for k, v in VALUE_METRICS.items() if k not in METRICS},
+}
 """Every metric by name, in the order of tables; a name that both kinds of label have means the same for both."""
 
 

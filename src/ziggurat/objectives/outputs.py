@@ -98,10 +98,9 @@ class Outputs(nn.Module):
         """
         losses_BT = self.losses(columns_BC, labels_BT)
         if counts_BT is not None:
-            units = [part.trials for part in self._parts]
-            losses_BT = losses_BT * (
-                counts_BT / torch.stack([counts_BT.new_ones(()) if u is None else u for u in units])
-            )
+            one = counts_BT.new_ones(())
+            units_T = torch.stack([one if part.unit is None else part.unit for part in self._parts])
+            losses_BT = losses_BT * (counts_BT / units_T)
         weights = [task.weight for task in self.tasks]
         if len(set(weights)) == 1:
             return losses_BT.mean(dim=1)

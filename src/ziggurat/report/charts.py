@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ziggurat.metrics.calibration import CalibrationBins
-from ziggurat.metrics.curves import PredictionHistogram
+from ziggurat.metrics.curves import PredictionHistogram, ValueBins
 from ziggurat.metrics.ranking import RocCurve
 from ziggurat.report.inputs import AccessSkew
 from ziggurat.report.markup import Html, el, join
@@ -73,6 +73,23 @@ def calibration(bins: CalibrationBins) -> Html:
         f"Calibration in {len(predicted)} bins",
         axes.line([0.0, upper], [0.0, upper], "reference"),
         axes.line(predicted, observed, "first"),
+        *dots,
+    )
+
+
+def value_calibration(bins: ValueBins) -> Html:
+    """Draws the mean label over the mean prediction for bins of equal mass."""
+    predicted, labels = bins.mean_prediction_N.tolist(), bins.mean_label_N.tolist()
+    span = padded([*predicted, *labels])
+    axes = Axes(span, span, "mean prediction", "mean label", height=300)
+    dots = [
+        _dot(axes, x, y, "first", f"predicted {figure(x)}, label {figure(y)}, {count(weight)} rows")
+        for x, y, weight in zip(predicted, labels, bins.weight_N.tolist(), strict=True)
+    ]
+    return axes.draw(
+        f"Mean label by prediction in {len(predicted)} bins",
+        axes.line(list(span), list(span), "reference"),
+        axes.line(predicted, labels, "first"),
         *dots,
     )
 

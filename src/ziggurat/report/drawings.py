@@ -6,19 +6,26 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ziggurat.metrics.names import METRICS, base_name
+from ziggurat.metrics.names import ALL_METRICS, base_name
 from ziggurat.report import charts, numbers
 from ziggurat.report.inputs import ReportInputs, TaskResult
 from ziggurat.report.markup import Html, el, figure, section
 from ziggurat.report.results import best_split
 
-_RANGES = {"loss": (0.0, math.inf), "ne": (0.0, math.inf), "auc": (0.0, 1.0)}
+_RANGES = {
+    "loss": (0.0, math.inf),
+    "ne": (0.0, math.inf),
+    "relative_loss": (0.0, math.inf),
+    "rmse": (0.0, math.inf),
+    "auc": (0.0, 1.0),
+    "xauc": (0.0, 1.0),
+}
 """The metrics that are drawn over steps, with the range of each."""
 _SPLIT_CLASS = {"train": "quiet", "validation": "first", "test": "second"}
 
 
 def learning_curves(inputs: ReportInputs) -> Html | None:
-    """Returns the section with loss, NE and AUC over steps, one chart per metric and task; None without any."""
+    """Returns the section with losses, AUC and XAUC over steps, one chart per metric and task; None without any."""
     drawings: list[Html] = []
     shown: dict[str, str] = {}
     for name in _curve_names(inputs.history):
@@ -26,7 +33,7 @@ def learning_curves(inputs: ReportInputs) -> Html | None:
         if lines:
             shown.update({split: _SPLIT_CLASS.get(split, "second") for split in lines})
             title = _curve_title(name)
-            info = METRICS[base_name(name)]
+            info = ALL_METRICS[base_name(name)]
             way = "higher" if info.better == "higher" else "lower"
             drawings.append(
                 figure(
@@ -54,7 +61,8 @@ def final_curves(inputs: ReportInputs) -> Html | None:
     parts: list[Html] = []
     tasks = list(dict.fromkeys(result.task for result in inputs.results))
     for task in tasks:
-        result = best_split([result for result in inputs.results if result.task == task and result.curves is not None])
+        drawn = [each for each in inputs.results if each.task == task and (each.curves or each.bins)]
+        result = best_split(drawn)
         if result is None:
             continue
         if len(tasks) > 1:
@@ -92,12 +100,19 @@ def _lines(history: Sequence[Mapping[str, Any]], name: str) -> dict[str, charts.
 def _curve_title(name: str) -> str:
     base = base_name(name)
     prefix = name[: -len(base) - 1]
-    return f"{METRICS[base].title}, {prefix}" if prefix else METRICS[base].title
+    return f"{ALL_METRICS[base].title}, {prefix}" if prefix else ALL_METRICS[base].title
 
 
 def _curve_figures(result: TaskResult) -> list[Html]:
-    assert result.curves is not None
     figures: list[Html] = []
+    if result.bins is not None and len(result.bins.weight_N):
+        reading = (
+            "Each dot is about an equal share of the rows, with its mean prediction and its mean label. Above the "
+            "dashed diagonal the model predicts too low, below it too high."
+        )
+        figures.append(figure(reading, charts.value_calibration(result.bins), caption="Calibration"))
+    if result.curves is None:
+        return figures
     if len(result.curves.roc.true_positive_rate_P):
         auc = result.figures.get("auc", math.nan)
         reading = (

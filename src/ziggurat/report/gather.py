@@ -107,7 +107,8 @@ def _inputs(
     if evaluated in measured:
         ours = _our_rows(run, measured[evaluated], plan.world_size)
         store, seed = BaselineStore(run.folder / BASELINES_FILE, run.files.run_id), run.experiment.training.seed
-        comparison = compare(dataset, evaluated, ours, seed, store, progress, notes) if baselines else ours
+        tasks = run.experiment.tasks(dataset.schema)
+        comparison = compare(dataset, evaluated, ours, tasks, seed, store, progress, notes) if baselines else ours
     for metrics in list(measured.values())[:1]:  # validation, if it has rows
         notes.extend(collapsed_tasks(metrics, run.experiment))
     history = read_metrics_log(run.metrics_path, run.files)
@@ -159,11 +160,11 @@ def _plan(run: Run, tables: Sequence[TableSpec]) -> Plan:
 
 def _results(measured: Mapping[Split, MetricSet]) -> list[TaskResult]:
     """Returns the results of each task in the config's order: the test split if there is one, then validation."""
-    found = [(split, metrics, metrics.curves()) for split, metrics in measured.items()][::-1]
+    found = [(split, each, each.curves(), each.value_bins()) for split, each in measured.items()][::-1]
     return [
-        TaskResult(task, split, metrics[task].compute(), metrics[task].undefined(), curves[task])
+        TaskResult(task, split, each[task].compute(), each[task].undefined(), curves.get(task), bins.get(task))
         for task in (found[0][1].tasks if found else ())
-        for split, metrics, curves in found
+        for split, each, curves, bins in found
     ]
 
 

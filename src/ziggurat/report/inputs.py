@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.metrics.curves import Curves
+from ziggurat.metrics.curves import Curves, ValueBins
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,10 @@ class TaskResult:
     Attributes:
         task: the label's name.
         split: ``test`` or ``validation``.
-        figures: the metrics from ``BinaryMetrics.compute``; nan if undefined.
-        undefined: metric → why it is nan, from ``BinaryMetrics.undefined``.
-        curves: ROC, calibration and score histograms, or None.
+        figures: the metrics, from ``compute`` of its metrics; nan if undefined.
+        undefined: metric → why it is nan, from ``undefined`` of its metrics.
+        curves: ROC, calibration and score histograms of a label that is a rate, or None.
+        bins: mean labels by prediction of a label that is a number, or None.
     """
 
     task: str
@@ -29,6 +30,7 @@ class TaskResult:
     figures: Mapping[str, float]
     undefined: Mapping[str, str] = field(default_factory=dict[str, str])
     curves: Curves | None = None
+    bins: ValueBins | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,10 @@ class SliceRow:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One model on the test split. ``figures`` needs auc, log_loss and ne; ``settings`` describes its tuning."""
+    """One model on the test split; ``settings`` describes its tuning.
+
+    ``figures`` needs auc, log_loss and ne, or for a label that is a number rmse, mae, xauc and relative_loss.
+    """
 
     task: str
     model: str

@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ziggurat.metrics.names import METRICS
+from ziggurat.metrics.names import ALL_METRICS
 from ziggurat.report import numbers
 from ziggurat.report.inputs import ComparisonRow, ReportInputs, SliceRow, TaskResult
 from ziggurat.report.markup import Html, el, join, section, table
 
-_HEADLINE = ("auc", "ne", "log_loss", "gauc", "calibration", "ece")
+_HEADLINE = (
+    *("auc", "ne", "log_loss", "gauc"),
+    *("rmse", "mae", "r2", "rmsle", "deviance", "pinball", "relative_loss", "xauc"),
+    *("calibration", "ece"),
+)
 _COMPARED = ("auc", "log_loss", "ne")
+_VALUES_COMPARED = ("rmse", "mae", "rmsle", "deviance", "pinball", "xauc", "relative_loss")
+"""The same for labels that are numbers; each has some of them."""
+_SLICED = (
+    *("rows", "base_rate", "mean_label", "auc", "log_loss", "ne"),
+    *("rmse", "mae", "deviance", "pinball", "xauc", "relative_loss", "calibration"),
+)
 
 
 def headline(inputs: ReportInputs) -> Html | None:
@@ -24,7 +34,7 @@ def headline(inputs: ReportInputs) -> Html | None:
 
 def _task_headline(inputs: ReportInputs, main: TaskResult, several: bool) -> Html:
     tiles = [
-        el("div", el("dt", METRICS[name].title), el("dd", numbers.figure(main.figures[name]), _small(main, name)))
+        el("div", el("dt", ALL_METRICS[name].title), el("dd", numbers.figure(main.figures[name]), _small(main, name)))
         for name in _HEADLINE
         if name in main.figures
     ]
@@ -43,11 +53,11 @@ def final_figures(inputs: ReportInputs) -> Html | None:
     """Returns the section with every metric of every task and split; None without results."""
     if not inputs.results:
         return None
-    names = [name for name in METRICS if any(name in result.figures for result in inputs.results)]
+    names = [name for name in ALL_METRICS if any(name in result.figures for result in inputs.results)]
     headers = ["Metric", *(f"{result.task} · {result.split}" for result in inputs.results)]
     rows: list[list[object]] = []
     for name in names:
-        name_cell = el("span", METRICS[name].title, title=METRICS[name].meaning)
+        name_cell = el("span", ALL_METRICS[name].title, title=ALL_METRICS[name].meaning)
         rows.append([name_cell, *(_figure_cell(result, name) for result in inputs.results)])
     reasons = sorted(
         {f"{result.task}, {result.split}: {why}" for result in inputs.results for why in result.undefined.values()}
@@ -55,7 +65,9 @@ def final_figures(inputs: ReportInputs) -> Html | None:
     undefined = (
         el("p", "A dash means that a metric is undefined. ", "; ".join(reasons), cls="soft") if reasons else None
     )
-    meanings = el("dl", *(join([el("dt", METRICS[n].title), el("dd", METRICS[n].meaning, cls="soft")]) for n in names))
+    meanings = el(
+        "dl", *(join([el("dt", ALL_METRICS[n].title), el("dd", ALL_METRICS[n].meaning, cls="soft")]) for n in names)
+    )
     explained = el("details", el("summary", "What the metrics mean"), meanings)
     return section("figures", "Final metrics", table(headers, rows), undefined, explained)
 
@@ -70,7 +82,9 @@ def comparison(inputs: ReportInputs) -> Html | None:
         entries = [row for row in inputs.comparison if row.task == task]
         if len(tasks) > 1:
             parts.append(el("h3", task))
-        parts.append(table(["Model", "AUC", "Log-loss", "NE", "Time"], [_compared(row, entries) for row in entries]))
+        names = _compared_names(entries)
+        headers = ["Model", *(ALL_METRICS[name].title for name in names), "Time"]
+        parts.append(table(headers, [_compared(row, entries, names) for row in entries]))
     tuned = [row for row in inputs.comparison if row.settings]
     settings = el(
         "details",
@@ -96,14 +110,10 @@ def slices(inputs: ReportInputs) -> Html | None:
     several = len({task for task, _ in groups}) > 1
     parts: list[Html] = []
     for (task, feature), rows in groups.items():
-        names = [
-            n
-            for n in ("rows", "base_rate", "auc", "log_loss", "ne", "calibration")
-            if any(n in r.figures for r in rows)
-        ]
+        names = [name for name in _SLICED if any(name in row.figures for row in rows)]
         body: list[list[object]] = [[row.value, *(_plain(row.figures, name) for name in names)] for row in rows]
         parts.append(el("h3", f"{feature}, {task}" if several else feature))
-        parts.append(table([feature, *(METRICS[name].title for name in names)], body))
+        parts.append(table([feature, *(ALL_METRICS[name].title for name in names)], body))
     reading = (
         "A slice whose calibration differs much from that of the others gets wrong probabilities, even if the "
         "calibration over all rows is right."
@@ -126,7 +136,7 @@ def _small(result: TaskResult, name: str) -> Html:
 
 
 def _better(name: str) -> str:
-    better = METRICS[name].better
+    better = ALL_METRICS[name].better
     return "best at 1" if name == "calibration" else "" if better == "neither" else f"{better} is better"
 
 
@@ -135,19 +145,29 @@ def _against_baselines(rows: Sequence[ComparisonRow], task: str) -> str:
     others = [row for row in rows if not row.ours and row.task == task]
     if not ours or not others:
         return ""
-    gaps = [
-        f"{numbers.difference(ours[0].figures['auc'] - row.figures['auc'])} AUC and "
-        f"{numbers.difference(ours[0].figures['ne'] - row.figures['ne'])} NE against {row.model}"
-        for row in others
-    ]
+    names = ("auc", "ne") if "auc" in ours[0].figures else _compared_names([*ours, *others])[:1]
+    gaps: list[str] = []
+    for row in others:
+        each = [
+            f"{numbers.difference(ours[0].figures[name] - row.figures[name])} {ALL_METRICS[name].title}"
+            for name in names
+            if name in row.figures
+        ]
+        gaps.append(f"{' and '.join(each)} against {row.model}")
     return f"{ours[0].model}: {'; '.join(gaps)}."
 
 
-def _compared(row: ComparisonRow, entries: Sequence[ComparisonRow]) -> list[object]:
+def _compared_names(entries: Sequence[ComparisonRow]) -> list[str]:
+    """Returns the metrics in which models are compared: those that all of them have."""
+    names = _COMPARED if all("auc" in entry.figures for entry in entries) else _VALUES_COMPARED
+    return [name for name in names if all(name in entry.figures for entry in entries)]
+
+
+def _compared(row: ComparisonRow, entries: Sequence[ComparisonRow], names: Sequence[str]) -> list[object]:
     cells: list[object] = [el("span", row.model, cls="ours" if row.ours else "")]
-    for name in _COMPARED:
+    for name in names:
         values = [entry.figures[name] for entry in entries if not math.isnan(entry.figures[name])]
-        best = (max if METRICS[name].better == "higher" else min)(values, default=math.nan)
+        best = (max if ALL_METRICS[name].better == "higher" else min)(values, default=math.nan)
         cells.append(el("span", numbers.figure(row.figures[name]), cls="won" if row.figures[name] == best else ""))
     return [*cells, numbers.duration(row.seconds)]
 

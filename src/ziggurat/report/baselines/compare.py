@@ -9,18 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress
-from ziggurat.core.schema import WEIGHT_COLUMN, Schema, label_column
+from ziggurat.core.schema import WEIGHT_COLUMN, Schema, count_column, label_column
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.encoded.dataset import Dataset, Split
-from ziggurat.metrics.binary import BinaryMetrics
+from ziggurat.metrics.config import MetricsConfig
+from ziggurat.metrics.task_metrics import TaskMetrics, new_metrics
+from ziggurat.objectives.losses import Log1p, Poisson, Tweedie
+from ziggurat.objectives.task import Task
+from ziggurat.report.baselines.data import fitted_task
 from ziggurat.report.baselines.store import BaselineStore
 from ziggurat.report.baselines.train import (
     BASELINES,
+    VALUE_BASELINES,
     BaselineData,
     BaselineModel,
     BaselineResult,
@@ -38,6 +46,7 @@ def compare(
     dataset: Dataset,
     evaluated: Split,
     ours: list[ComparisonRow],
+    tasks: Sequence[Task],
     seed: int,
     store: BaselineStore,
     progress: Progress,
@@ -49,25 +58,26 @@ def compare(
         dataset: the encoded dataset.
         evaluated: the split on which all models are evaluated.
         ours: our model's row for each task.
+        tasks: the tasks of these rows.
         seed: the seed of subsampling and training.
         store: the baselines of earlier reports; newly trained ones are added.
         progress: receives progress.
         notes: gets a sentence if the baselines saw fewer rows than our model, or could not be trained or stored.
     """
     rows: list[ComparisonRow] = []
-    for row in ours:
+    for row, task in zip(ours, tasks, strict=True):
         rows.append(row)
         data: BaselineData | None = None
-        for baseline in BASELINES:
-            key = _key(baseline, dataset, evaluated, row.task, seed)
+        for baseline in BASELINES if task.is_probability else VALUE_BASELINES:
+            key = _key(baseline, dataset, evaluated, task, seed)
             if key not in store:
                 try:
-                    data = data or _data(dataset, evaluated, row.task)
+                    data = data or _data(dataset, evaluated, task)
                     result = baseline.fit(data, seed, machine_threads(), progress=progress)
                 except DataError as error:
                     notes.append(f"No baselines for {row.task}: {error.problem}")
                     break
-                store.add(key, _evaluate(result, row.task, data.test), _subsampling_notes(dataset, evaluated, data))
+                store.add(key, _evaluate(result, task, data.test), _subsampling_notes(dataset, evaluated, data))
             stored_row, stored_notes = store[key]
             rows.append(stored_row)
             notes.extend(note for note in stored_notes if note not in notes)
@@ -78,20 +88,48 @@ def compare(
     return rows
 
 
-def _evaluate(result: BaselineResult, task: str, evaluated: BaselineSplit) -> ComparisonRow:
-    metrics = BinaryMetrics()
-    metrics.update(result.logits_B.astype(np.float32), evaluated.labels_B, evaluated.weights_B)
-    return ComparisonRow(task, result.name, False, metrics.compute(), result.seconds, result.description)
+def _evaluate(result: BaselineResult, task: Task, evaluated: BaselineSplit) -> ComparisonRow:
+    if task.is_probability:
+        metrics: TaskMetrics = new_metrics(task, MetricsConfig(), grouped=False)
+        columns: npt.NDArray[np.float64] = result.logits_B + math.log(task.known_rate)
+        dropped: set[str] = set()
+    else:
+        fitted = fitted_task(task)
+        metrics, columns = (
+            new_metrics(fitted, MetricsConfig(), grouped=False),
+            task_columns(fitted, result.predictions_B),
+        )
+        dropped = {"relative_loss"} if fitted != task else set()  # of another loss than ours
+    rows, finite_B = metrics.read(columns.astype(np.float32), evaluated.labels_B, evaluated.weights_B)
+    metrics.add(rows.take(finite_B), int((~finite_B).sum()))
+    figures = {name: value for name, value in metrics.compute().items() if name not in dropped}
+    return ComparisonRow(task.name, result.name, False, figures, result.seconds, result.description)
 
 
-def _key(baseline: BaselineModel, dataset: Dataset, evaluated: Split, task: str, seed: int) -> str:
+def task_columns(task: Task, predictions_B: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns the columns (B, C) of a task from which its metrics get these predictions."""
+    predictions = predictions_B.reshape(len(predictions_B), -1)
+    match task.loss:
+        case Log1p():
+            return np.log1p(predictions)
+        case Poisson() | Tweedie():
+            return np.log(np.maximum(predictions, np.finfo(np.float64).tiny))
+        case _:
+            return predictions
+
+
+def _key(baseline: BaselineModel, dataset: Dataset, evaluated: Split, task: Task, seed: int) -> str:
     """Returns a digest of everything that the baseline's metrics depend on."""
-    content = [baseline.name, baseline.recipe, dataset.fingerprint, evaluated, task, seed, MAX_ROWS]
+    content: list[Any] = [baseline.name, baseline.recipe, dataset.fingerprint, evaluated, task.name, seed, MAX_ROWS]
+    if task.kind != "binary" or task.known_rate != 1:
+        loss = None if task.loss is None else task.loss.model_dump(mode="json")
+        content.append([task.kind, loss, task.known_rate])
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _data(dataset: Dataset, evaluated: Split, task: str) -> BaselineData:
-    return BaselineData(*(_split(dataset, split, task) for split in ("train", "validation", evaluated)))
+def _data(dataset: Dataset, evaluated: Split, task: Task) -> BaselineData:
+    train, validation, test = (_split(dataset, split, task.name) for split in ("train", "validation", evaluated))
+    return BaselineData(train, validation, test, task)
 
 
 def _split(dataset: Dataset, name: Split, task: str) -> BaselineSplit:
@@ -114,6 +152,10 @@ def _subsampling_notes(dataset: Dataset, evaluated: Split, data: BaselineData) -
 
 def _baseline_split(columns: Columns, schema: Schema, task: str) -> BaselineSplit:
     dense_FB = [columns.flat(name) for name in schema.dense]
+    weights_B = columns.flat(WEIGHT_COLUMN) if schema.has_weight else None
+    if task in schema.counted:
+        counts_B = columns.flat(count_column(task))
+        weights_B = counts_B if weights_B is None else weights_B * counts_B
     return BaselineSplit(
         dense_BF=np.stack(dense_FB, axis=1) if dense_FB else np.zeros((columns.rows, 0), np.float32),
         categorical={name: columns.flat(name) for name in schema.categorical},
@@ -123,5 +165,5 @@ def _baseline_split(columns: Columns, schema: Schema, task: str) -> BaselineSpli
             for jagged in (columns.jagged(name),)
         },
         labels_B=columns.flat(label_column(task)),
-        weights_B=columns.flat(WEIGHT_COLUMN) if schema.has_weight else None,
+        weights_B=weights_B,
     )

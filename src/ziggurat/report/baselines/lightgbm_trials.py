@@ -4,7 +4,7 @@ Dense columns are used as they are, and ids of single-id features as LightGBM's 
 sequence gives its length and, for its ``BAG_COLUMNS`` most frequent training ids, their counts in the row. (Trees split
 on one column at a time, so a column for every id of a large bag would cost much and be used little.)
 
-Tuning: every setting of ``GRID`` with up to ``MAX_TREES`` trees, stopped when validation log-loss has not fallen for
+Tuning: every setting of ``GRID`` with up to ``MAX_TREES`` trees, stopped when the validation loss has not fallen for
 ``PATIENCE`` trees; each tree uses 80 % of the rows. With many ids, a split must be able to group many of them
 (``max_cat_threshold``), and not every tree may rely on the same id column (``feature_fraction``): on MovieLens-100K the
 library's defaults lose .009 AUC. Everything is deterministic: fixed seeds, row-wise histograms, fixed threads.
@@ -13,6 +13,7 @@ library's defaults lose .009 AUC. Everything is deterministic: fixed seeds, row-
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import lightgbm
@@ -20,7 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.report.baselines.data import BaselineData, BaselineResult, BaselineSplit, log_loss, settings_text
+from ziggurat.objectives.losses import Huber, Log1p, Poisson, Quantile, Squared, Tweedie
+from ziggurat.objectives.task import Task
+from ziggurat.report.baselines.data import (
+    BaselineData,
+    BaselineResult,
+    BaselineSplit,
+    fitted_task,
+    settings_text,
+    task_loss,
+)
 
 _DEFAULT_SPLITS = {"cat_smooth": 10.0, "max_cat_threshold": 32, "feature_fraction": 1.0}
 _WIDE_SPLITS = {"cat_smooth": 10.0, "max_cat_threshold": 1024, "feature_fraction": 0.4}
@@ -63,9 +73,8 @@ def fit_lightgbm(
     progress = progress or Silent()
     progress.start("LightGBM", len(GRID), "settings")
     columns = TreeColumns(used.train)
+    task = fitted_task(data.task)
     fixed = {
-        "objective": "binary",
-        "metric": "binary_logloss",
         "learning_rate": LEARNING_RATE,
         "bagging_fraction": 0.8,
         "bagging_freq": 1,
@@ -76,41 +85,74 @@ def fit_lightgbm(
         "feature_pre_filter": False,
         "verbosity": -1,
     }
-    train = _dataset(columns, used.train, fixed, None)
+    train = _dataset(columns, used.train, task, fixed, None)
     validation_matrix = columns.matrix(used.validation)
-    validation = _dataset(columns, used.validation, fixed, train)
-    best: tuple[dict[str, Any], float, lightgbm.Booster] | None = None
+    validation = _dataset(columns, used.validation, task, fixed, train)
+    objectives = [fixed | objective for objective in _objectives(task)]
+    best: tuple[dict[str, Any], float, list[lightgbm.Booster]] | None = None
     tried: list[tuple[dict[str, Any], float]] = []
     for settings in GRID:
-        stop = lightgbm.early_stopping(PATIENCE, verbose=False)
-        booster = lightgbm.train({**fixed, **settings}, train, MAX_TREES, [validation], callbacks=[stop])
-        probabilities_B = _predict(booster, validation_matrix, threads)
-        loss = log_loss(probabilities_B, used.validation.labels_B, used.validation.weights_B)
-        chosen = {**settings, "trees": booster.best_iteration}
+        boosters = [
+            lightgbm.train(
+                {**objective, **settings},
+                train,
+                MAX_TREES,
+                [validation],
+                callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
+            )
+            for objective in objectives
+        ]
+        loss = task_loss(task, _predict(boosters, task, validation_matrix, threads), used.validation)
+        trees = [booster.best_iteration for booster in boosters]
+        chosen = {**settings, "trees": trees[0] if len(trees) == 1 else trees}
         tried.append((chosen, loss))
-        progress.advance(len(tried), log_loss=loss)
+        progress.advance(len(tried), loss=loss)
         if best is None or loss < best[1]:
-            best = (chosen, loss, booster)
+            best = (chosen, loss, boosters)
     assert best is not None
-    settings, loss, booster = best
-    probabilities_B = _predict(booster, columns.matrix(data.test), threads) if len(data.test) else np.empty(0)
-    progress.finish(f"best: {settings_text(settings)}, validation log-loss {loss:.4f}")
+    settings, loss, boosters = best
+    predictions_B = np.empty(0)
+    if len(data.test):
+        predictions_B = _predict(boosters, task, columns.matrix(data.test), threads)
+    which = "log-loss" if task.is_probability else f"{objectives[0]['objective']} loss"
+    progress.finish(f"best: {settings_text(settings)}, validation {which} {loss:.4f}")
     description = (
-        f"{settings_text(settings)}; chosen by validation log-loss ({loss:.4f}) among {len(GRID)} settings, learning "
+        f"{settings_text(settings)}; chosen by validation {which} ({loss:.4f}) among {len(GRID)} settings, learning "
         f"rate {LEARNING_RATE}, early stopping after {PATIENCE} trees without gain. {columns.count} columns, "
         f"{len(used.train):,} of {len(data.train):,} training rows."
     )
-    return BaselineResult(
-        "LightGBM", probabilities_B, time.perf_counter() - started, settings, loss, tried, description
-    )
+    return BaselineResult("LightGBM", predictions_B, time.perf_counter() - started, settings, loss, tried, description)
+
+
+def _objectives(task: Task) -> list[dict[str, Any]]:
+    """Returns LightGBM's objective and metric of each booster: one, but for a quantile label one for each level."""
+    match task.loss:
+        case Huber(delta=delta):
+            return [{"objective": "huber", "metric": "huber", "alpha": delta}]
+        case Poisson():
+            return [{"objective": "poisson", "metric": "poisson"}]
+        case Tweedie(power=power):
+            return [{"objective": "tweedie", "metric": "tweedie", "tweedie_variance_power": power}]
+        case Quantile(levels=levels):
+            return [{"objective": "quantile", "metric": "quantile", "alpha": level} for level in levels]
+        case Squared() | Log1p():
+            return [{"objective": "regression", "metric": "l2"}]
+        case None if task.kind == "soft":
+            return [{"objective": "cross_entropy", "metric": "cross_entropy"}]
+        case None:
+            return [{"objective": "binary", "metric": "binary_logloss"}]
 
 
 def _dataset(
-    columns: TreeColumns, split: BaselineSplit, parameters: dict[str, Any], reference: lightgbm.Dataset | None
+    columns: TreeColumns,
+    split: BaselineSplit,
+    task: Task,
+    parameters: dict[str, Any],
+    reference: lightgbm.Dataset | None,
 ) -> lightgbm.Dataset:
     return lightgbm.Dataset(
         columns.matrix(split),
-        label=split.labels_B,
+        label=np.log1p(split.labels_B) if isinstance(task.loss, Log1p) else split.labels_B,
         weight=split.weights_B,
         categorical_feature=columns.categorical_positions,
         reference=reference,
@@ -118,9 +160,17 @@ def _dataset(
     )
 
 
-def _predict(booster: lightgbm.Booster, matrix: npt.NDArray[Any], threads: int) -> npt.NDArray[np.float64]:
-    predicted = booster.predict(matrix, num_iteration=booster.best_iteration, num_threads=threads)
-    return np.asarray(predicted, np.float64)
+def _predict(
+    boosters: Sequence[lightgbm.Booster], task: Task, matrix: npt.NDArray[Any], threads: int
+) -> npt.NDArray[np.float64]:
+    """Returns the predictions (B,) in the label's units; (B, levels) of a quantile label."""
+    found = [
+        np.asarray(booster.predict(matrix, num_iteration=booster.best_iteration, num_threads=threads), np.float64)
+        for booster in boosters
+    ]
+    if isinstance(task.loss, Quantile):
+        return np.stack(found, axis=1)
+    return np.maximum(np.expm1(found[0]), 0.0) if isinstance(task.loss, Log1p) else found[0]
 
 
 class TreeColumns:

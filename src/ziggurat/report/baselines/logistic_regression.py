@@ -59,7 +59,7 @@ def fit_logistic_regression(
         train, validation = encoder.matrix(used.train), encoder.matrix(used.validation)
         fits = _tune(used, train, validation, seed, progress)
         settings, loss, model = min(fits, key=lambda fit: fit[1])
-        probabilities_B = model.predict_proba(encoder.matrix(data.test))[:, 1] if len(data.test) else np.empty(0)
+        predictions_B = model.predict_proba(encoder.matrix(data.test))[:, 1] if len(data.test) else np.empty(0)
     progress.finish(f"best: {settings_text(settings)}, validation log-loss {loss:.4f}")
     unfinished = "" if int(model.n_iter_.max()) < MAX_ITERATIONS else f" It stopped after {MAX_ITERATIONS} iterations."
     description = (
@@ -70,7 +70,7 @@ def fit_logistic_regression(
     )
     tried = [(tried_settings, tried_loss) for tried_settings, tried_loss, _ in fits]
     seconds = time.perf_counter() - started
-    return BaselineResult("Logistic regression", probabilities_B, seconds, settings, loss, tried, description)
+    return BaselineResult("Logistic regression", predictions_B, seconds, settings, loss, tried, description)
 
 
 def _tune(
@@ -108,9 +108,22 @@ def _fit(
         model.coef_, model.intercept_, model.classes_ = start.coef_.copy(), start.intercept_.copy(), start.classes_
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the description reports it instead
-        model.fit(train, data.train.labels_B > 0.5, sample_weight=data.train.weights_B)
+        model.fit(*_rows(data, train))
     probabilities_B = model.predict_proba(validation)[:, 1]
     return settings, log_loss(probabilities_B, data.validation.labels_B, data.validation.weights_B), model
+
+
+def _rows(data: BaselineData, train: sparse.csr_matrix) -> tuple[Any, npt.NDArray[np.bool_], Any]:
+    """Returns matrix, labels and weights; a row whose label is between 0 and 1 is a positive and a negative row."""
+    labels_B, weights_B = data.train.labels_B, data.train.weights_B
+    if data.task.kind == "binary":
+        return train, labels_B > 0.5, weights_B
+    whole_B = np.ones(len(labels_B)) if weights_B is None else weights_B.astype(np.float64)
+    weights = np.concatenate([whole_B * labels_B, whole_B * (1 - labels_B)])
+    used = weights > 0
+    positive = np.repeat([True, False], len(labels_B))
+    both = sparse.csr_matrix(sparse.vstack([train, train]))
+    return both[used], positive[used], weights[used]
 
 
 class OneHotColumns:

@@ -12,13 +12,16 @@ import sklearn
 
 from ziggurat.core.progress import Progress
 from ziggurat.report.baselines import lightgbm_trials as baseline_lightgbm
+from ziggurat.report.baselines import linear_regression as baseline_linear
 from ziggurat.report.baselines import logistic_regression as baseline_logistic
 from ziggurat.report.baselines.data import BaselineData, BaselineResult, BaselineSplit, JaggedColumn, subsample_rows
 from ziggurat.report.baselines.lightgbm_trials import fit_lightgbm
+from ziggurat.report.baselines.linear_regression import fit_linear_regression
 from ziggurat.report.baselines.logistic_regression import fit_logistic_regression
 
 __all__ = [
     "BASELINES",
+    "VALUE_BASELINES",
     "BaselineData",
     "BaselineModel",
     "BaselineResult",
@@ -26,6 +29,7 @@ __all__ = [
     "JaggedColumn",
     "fit_baselines",
     "fit_lightgbm",
+    "fit_linear_regression",
     "fit_logistic_regression",
     "machine_threads",
     "subsample_rows",
@@ -81,13 +85,27 @@ BASELINES = (
 )
 
 
+"""The baselines of labels that are 0, 1 or rates between them."""
+
+VALUE_BASELINES = (
+    BASELINES[0],
+    BaselineModel(
+        "Linear regression",
+        fit_linear_regression,
+        {"sklearn": sklearn.__version__, "grid": baseline_linear.ALPHA_GRID, "iterations": baseline_linear.ITERATIONS},
+    ),
+)
+"""The baselines of labels that are numbers."""
+
+
 def fit_baselines(data: BaselineData, seed: int = 0, progress: Progress | None = None) -> list[BaselineResult]:
-    """Trains all :data:`BASELINES` with all of this process's cores and returns their results.
+    """Trains all baselines of the data's label with all of this process's cores and returns their results.
 
     Raises:
         DataError: see :meth:`BaselineData.check`.
     """
-    return [baseline.fit(data, seed, machine_threads(), progress=progress) for baseline in BASELINES]
+    chosen = BASELINES if data.task.is_probability else VALUE_BASELINES
+    return [baseline.fit(data, seed, machine_threads(), progress=progress) for baseline in chosen]
 
 
 def machine_threads() -> int:
