@@ -87,6 +87,7 @@ training:
   batch_size: 8
   epochs: 10
   early_stopping: {patience: 2}  # evaluations without a better validation log-loss
+  start_at_base_rate: true  # the first prediction is the share of positives, not 1/2
 evaluation: {slices: []}  # categorical features for whose values metrics are reported separately
 """
 

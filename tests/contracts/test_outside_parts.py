@@ -22,6 +22,8 @@ from ziggurat.core.outside.failures import explained_failure
 from ziggurat.features.assemble import encoded_schema
 from ziggurat.interactions.counted_flops import FlopsUnknown
 from ziggurat.models.model import ModelDims
+from ziggurat.objectives.outputs import Outputs
+from ziggurat.objectives.task import Task
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.planner import plan_tables
 from ziggurat.training.experiment import Experiment
@@ -245,7 +247,7 @@ def test_a_model_that_fails_for_larger_batches_is_named_then() -> None:
     chosen = experiment("model", part("LogitsOf", what="large batches"))
     chosen.check()
     model = chosen.model.build_checked(ModelDims(dense=1, features=4, dim=8, tasks=1))
-    dense = DensePart(_given, model, autocast=False, compiled=False, dropout=0.0)  # type: ignore[arg-type]
+    dense = DensePart(_given, model, Outputs([Task("y")]), autocast=False, compiled=False, dropout=0.0)  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r"LogitsOf: forward returned \(1, 30\), expected \(rows, tasks\) = \(30, 1\)"
     ):

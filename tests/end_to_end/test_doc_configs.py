@@ -65,7 +65,7 @@ def test_every_config_parses_and_builds(page: str, text: str) -> None:
     experiment = parse_config(Experiment, {**BASE, **values, "features": list(features.values())})
     experiment.check()
     schema = encoded_schema(experiment.features, experiment.data.targets, defaultdict(lambda: 4))
-    model = experiment.model.build(model_dims(experiment.layout(schema)))
+    model = experiment.model.build(model_dims(experiment.layout(schema), experiment.tasks()))
     assert model.parameter_count() > 0, page
 
 

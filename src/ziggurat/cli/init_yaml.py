@@ -83,7 +83,9 @@ def _source(found: Inference, folder: Path) -> Iterator[str]:
         names = _flow(list(sample.numeric)) if sample.columns else f"[{', '.join(sample.numeric)}]"
         yield f"    numeric: {names}  # {'fields' if sample.columns else 'indices'} with values other than 1"
         yield "    absent: zero  # values that a row leaves out are 0, as in libsvm; or missing"
-    used = [feature.profile for feature in found.features if feature.kind] + [label.profile for label in found.labels]
+    used = [feature.profile for feature in found.features if feature.kind] + [
+        each for label in found.labels for each in (label.profile, label.trials) if each is not None
+    ]
     null_words = sorted({word for profile in used for word in profile.null_words})
     if null_words:
         yield f"    null_values: {_flow(['', *null_words], quote=True)}  # texts that mean missing"
@@ -279,7 +281,10 @@ def _model(found: Inference) -> Iterator[str]:
     yield "training:"
     yield f"  batch_size: {_batch_rows(found)}"
     yield "  epochs: 10"
-    yield "  early_stopping: {patience: 2}  # evaluations without a better validation log-loss"
+    measure = "log-loss" if all(label.kind in {"binary", "soft"} for label in found.labels) else "error"
+    yield f"  early_stopping: {{patience: 2}}  # evaluations without a better validation {measure}"
+    if any(label.kind == "binary" for label in found.labels):
+        yield "  start_at_base_rate: true  # the first prediction is the share of positives, not 1/2"
     few = [f for f in found.features if f.kind == "categorical" and 2 <= f.profile.distinct <= 10]
     slices = [feature for feature in few if feature.profile is not found.group]
     names = unique_names([feature.profile.name for feature in found.features])
@@ -297,14 +302,23 @@ def _batch_rows(found: Inference) -> int:
 
 
 def _label(label: InferredLabel) -> str:
-    name = feature_name(label.profile.name)
-    column = f", column: {scalar(label.profile.name)}" if name != label.profile.name else ""
-    rule = ""
+    name = feature_name(label.name or label.profile.name)
+    parts = [f"name: {scalar(name)}"]
+    if label.trials is not None:
+        columns = f"positives: {scalar(label.profile.name)}", f"trials: {scalar(label.trials.name)}"
+        parts += [f"kind: {label.kind}", *columns]
+        return f"{{{', '.join(parts)}}}"
+    if name != label.profile.name:
+        parts.append(f"column: {scalar(label.profile.name)}")
+    if label.kind != "binary":
+        parts.append(f"kind: {label.kind}")
+    if label.loss is not None:
+        parts.append(f"loss: {{name: {label.loss}}}")
     if label.at_least is not None:
-        rule = f", at_least: {label.at_least:g}"
+        parts.append(f"at_least: {label.at_least:g}")
     elif label.equals is not None:
-        rule = f", equals: {json.dumps(label.equals, ensure_ascii=False)}"
-    return f"{{name: {scalar(name)}{column}{rule}}}"
+        parts.append(f"equals: {json.dumps(label.equals, ensure_ascii=False)}")
+    return f"{{{', '.join(parts)}}}"
 
 
 def _weight_hint(found: Inference) -> str:

@@ -1,33 +1,31 @@
-"""Infers which column is the label, and the rule that makes it 0 and 1."""
+"""Infers which column is the label, and the rule that makes it 0 and 1, or the kind of number that it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.binary_label_words import positive_value
 from ziggurat.data.inference.columns import ColumnProfile
-from ziggurat.data.inference.words import LABEL_WORDS, RATING_WORDS, format_number, words
-
-
-@dataclass(frozen=True, slots=True)
-class InferredLabel:
-    """A target column: 0/1 already, or made binary by ``at_least`` or ``equals``."""
-
-    profile: ColumnProfile
-    reason: str
-    at_least: float | None = None
-    equals: str | int | None = None
+from ziggurat.data.inference.label_kinds import InferredLabel as InferredLabel
+from ziggurat.data.inference.label_kinds import (
+    as_number,
+    find_event,
+    find_number,
+    is_rating,
+    missing_negatives,
+)
+from ziggurat.data.inference.words import LABEL_WORDS, format_number, words
 
 
 def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: Path) -> list[InferredLabel]:
     """Returns the labels: ``requested``, or found by name, as a rating, or by position.
 
     Raises:
-        ConfigError: no column has the requested name, no column can be a label, or it cannot be made binary.
+        ConfigError: no column has the requested name, no column can be a label, or the requested one cannot be one.
     """
     if requested is not None:
         return [_requested_label(profiles, requested, path)]
@@ -37,8 +35,11 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
         chosen = binary or named[:1]
         return [_as_label(profile, "its name, and it holds two values") for profile in chosen]
     for profile in profiles:
-        if words(profile.name) & RATING_WORDS and profile.numeric and not profile.many and 3 <= profile.distinct <= 100:
-            return [_as_label(profile, "it looks like a rating")]
+        if is_rating(profile):
+            return [_as_rating(profile, "it looks like a rating")]
+    found = find_event(profiles) or find_number(profiles)
+    if found is not None:
+        return [found]
     ends = [profiles[0], profiles[-1]] if profiles else []
     for profile in ends:
         if _two_values(profile) and not profile.missing:
@@ -48,6 +49,12 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
     if len(binary) == 1:
         return [_as_label(binary[0], "the only column of 0 and 1")]
     names = ", ".join(profile.name for profile in (binary or profiles)[:30])
+    positives = None if binary else missing_negatives(profiles)
+    if positives is not None:
+        raise ConfigError(
+            f"{path}: no column looks like a label: {positives[0]}",
+            f"{positives[1]}; or name the label: ziggurat init FILES --label COLUMN; columns: {names}",
+        )
     raise ConfigError(
         f"{path}: no column looks like a label"
         if not binary
@@ -67,7 +74,7 @@ def _requested_label(profiles: Sequence[ColumnProfile], requested: str, path: Pa
         raise ConfigError(
             f"{path}: column {requested!r} cannot be made a binary label: it holds "
             + ("lists" if profile.many else f"{profile.distinct} different texts"),
-            "name a column of 0 and 1, of a number (the label is then whether it is large), or of few texts",
+            "name a column of 0 and 1, of a number, or of few texts",
         )
     if profile.distinct < 2:
         held = f"one value only, {profile.common[0]!r}" if profile.common else "no value"
@@ -75,7 +82,12 @@ def _requested_label(profiles: Sequence[ColumnProfile], requested: str, path: Pa
             f"{path}: column {requested!r} cannot be a label: it holds {held}",
             "a label needs both classes: name another column, or add files that hold the other",
         )
-    return _as_label(profile, "as asked")
+    if is_rating(profile):
+        return _as_rating(profile, "as asked")
+    if profile.numeric and profile.distinct > 2:
+        return as_number(profile, "as asked")
+    event = find_event([profile])
+    return _as_label(profile, "as asked") if event is None else replace(event, reason=f"as asked; {event.reason}")
 
 
 def is_binary(profile: ColumnProfile) -> bool:
@@ -106,6 +118,13 @@ def _as_label(profile: ColumnProfile, reason: str) -> InferredLabel:
         return InferredLabel(profile, f"{reason}: {_both_values(profile)}", equals=positive)
     rarest = str(profile.common[-1] if profile.distinct == 2 else profile.common[1])
     return InferredLabel(profile, f"{reason}; positive is the rarer of {_both_values(profile)}", equals=rarest)
+
+
+def _as_rating(profile: ColumnProfile, reason: str) -> InferredLabel:
+    """Makes a rating binary, and says how to predict it as it is."""
+    label, name = _as_label(profile, reason), profile.name
+    offered = f"{{name: {name}, kind: ordinal}} or {{name: {name}, kind: regression}} predict the rating itself"
+    return replace(label, reason=f"{label.reason}; {offered}")
 
 
 def _threshold(profile: ColumnProfile) -> float:
