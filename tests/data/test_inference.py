@@ -361,7 +361,7 @@ WATCH = [3.5 + 1000.0 * (k % 40 == 0) + k / 7 for k in range(80)]
         ("ctr", [k % 19 / 20 for k in range(80)], None, "soft", None, "from 0 to 1: a rate"),
         ("ctr", [k % 19 / 20 for k in range(80)], "ctr", "soft", None, "as asked; from 0 to 1: a rate"),
         ("revenue", AMOUNTS, None, "regression", "tweedie", "an amount that is most often 0, up to 15"),
-        ("watch", WATCH, "watch", "regression", None, "a quantity, 3.5 … 1; learnt by squared error"),
+        ("watch", WATCH, "watch", "regression", None, "a quantity, 3.5; learnt by squared error"),
         ("plays", [1 + k % 50 for k in range(80)], "plays", "regression", "poisson", "a count, 1 … 50"),
         ("temperature", [20 + k % 9 for k in range(80)], "temperature", "regression", None, "a quantity, 20 … 28"),
     ],
