@@ -1,0 +1,104 @@
+"""Labels that init finds: rates, quantities, counts, ratings, events; and what it says where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.data.inference.roles import Inference, infer
+from ziggurat.data.readers.source_files import resolve_files
+
+
+def infer_files(folder: Path, *names: str, label: str | None = None) -> Inference:
+    return infer(resolve_files(names, folder, [".csv"]), label)
+
+
+AMOUNTS = [0.0 if k % 2 else 1.5 * (k % 11) for k in range(80)]
+WATCH = [3.5 + 1000.0 * (k % 40 == 0) + k / 7 for k in range(80)]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "requested", "kind", "loss", "says"),
+    [
+        ("ctr", [k % 19 / 20 for k in range(80)], None, "soft", None, "from 0 to 1: a rate"),
+        ("ctr", [k % 19 / 20 for k in range(80)], "ctr", "soft", None, "as asked; from 0 to 1: a rate"),
+        ("revenue", AMOUNTS, None, "regression", "tweedie", "an amount that is most often 0, up to 15"),
+        (
+            "watch",
+            WATCH,
+            "watch",
+            "regression",
+            None,
+            "a quantity, 3.643 … 1009, learnt by squared error; {name: log1p}",
+        ),
+        ("plays", [1 + k % 50 for k in range(80)], "plays", "regression", "poisson", "a count, 1 … 50"),
+        ("temperature", [20 + k % 9 for k in range(80)], "temperature", "regression", None, "a quantity, 20 … 28"),
+    ],
+)
+def test_numbers_are_not_cut_in_two(
+    name: str, values: list[float], requested: str | None, kind: str, loss: str | None, says: str, tmp_path: Path
+) -> None:
+    pl.DataFrame({"shop": [f"s{k % 7}" for k in range(80)], name: values}).write_parquet(tmp_path / "a.parquet")
+    (label,) = infer_files(tmp_path, "a.parquet", label=requested).labels
+    assert (label.profile.name, label.kind, label.loss, label.at_least) == (name, kind, loss, None)
+    for part in says.split("; "):
+        assert part in label.reason
+
+
+def test_a_rating_stays_binary_and_offers_its_other_kinds(tmp_path: Path) -> None:
+    pl.DataFrame({"film": [f"f{k % 7}" for k in range(80)], "rating": [1 + k % 5 for k in range(80)]}).write_parquet(
+        tmp_path / "a.parquet"
+    )
+    for requested in (None, "rating"):
+        (label,) = infer_files(tmp_path, "a.parquet", label=requested).labels
+        assert (label.kind, label.at_least) == ("binary", 4)
+        assert "{name: rating, kind: ordinal} or {name: rating, kind: regression}" in label.reason
+
+
+@pytest.mark.parametrize(
+    ("events", "positive"),
+    [
+        (["impression", "click"], "click"),
+        (["Impression", "Click", "Purchase"], "Click"),
+        (["pv", "cart", "fav", "buy"], "buy"),
+        (["view", "add_to_cart", "purchase"], "purchase"),
+    ],
+)
+def test_one_event_of_a_column_of_events_is_the_label(events: list[str], positive: str, tmp_path: Path) -> None:
+    what = [events[k % len(events)] for k in range(80)]
+    pl.DataFrame({"user": [k % 9 for k in range(80)], "item": [k % 13 for k in range(80)], "what": what}).write_parquet(
+        tmp_path / "a.parquet"
+    )
+    found = infer_files(tmp_path, "a.parquet")
+    (label,) = found.labels
+    assert (label.profile.name, label.equals, label.name) == ("what", positive, positive)
+    assert "what" not in [feature.profile.name for feature in found.features]
+
+
+def test_clicks_out_of_impressions_are_a_rate(tmp_path: Path) -> None:
+    columns = {
+        "ad": [k % 9 for k in range(80)],
+        "clicks": [k % 3 for k in range(80)],
+        "impressions": [3 + k % 8 for k in range(80)],
+    }
+    pl.DataFrame(columns).write_parquet(tmp_path / "a.parquet")
+    found = infer_files(tmp_path, "a.parquet")
+    (label,) = found.labels
+    assert (label.name, label.kind, label.columns) == ("rate", "soft", ("clicks", "impressions"))
+    assert [feature.profile.name for feature in found.features] == ["ad"]
+
+
+def test_positives_alone_are_told_what_is_missing(tmp_path: Path) -> None:
+    columns = {"user": [k % 9 for k in range(80)], "artist": [f"a{k % 13}" for k in range(80)]}
+    pl.DataFrame(columns).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match="nothing says what a user did not do") as caught:
+        infer_files(tmp_path, "a.parquet")
+    assert "negatives: {name: uniform, user: user, item: artist}" in caught.value.hint
+    assert "--label COLUMN; columns: user, artist" in caught.value.hint
+    pl.DataFrame(columns | {"plays": [1 + k % 40 for k in range(80)]}).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match="with a count in 'plays'") as caught:
+        infer_files(tmp_path, "a.parquet")
+    assert "--label plays` (Poisson regression)" in caught.value.hint
