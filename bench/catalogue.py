@@ -15,6 +15,7 @@ from bench.quality.catalogue import (
     QUALITY_CENSUS,
     QUALITY_FRAPPE,
     QUALITY_MOVIELENS,
+    QUALITY_MOVIELENS_RATINGS,
     WUKONG_ABLATION,
 )
 from bench.quality.checkpoint_bytes import CHECKPOINT_BYTES
@@ -72,6 +73,7 @@ _ALL = (
     CLI_START,
     QUALITY_FRAPPE,
     QUALITY_MOVIELENS,
+    QUALITY_MOVIELENS_RATINGS,
     QUALITY_CENSUS,
     WUKONG_ABLATION,
     DHEN_ENSEMBLE,

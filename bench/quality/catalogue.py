@@ -25,6 +25,15 @@ QUALITY_MOVIELENS = quality(
     {"deepfm.auc": Target(0.7957), "wukong.auc": Target(0.7957)},
 )
 
+LIGHTGBM_RMSE = 0.9700
+"""Of LightGBM on the ratings of MovieLens-100K, tuned by `ziggurat report` on the same split."""
+
+QUALITY_MOVIELENS_RATINGS = quality(
+    "movielens_ratings",
+    "On the ratings of MovieLens-100K the deep models have a lower RMSE than a tuned LightGBM.",
+    {f"{model}.rmse": Target(LIGHTGBM_RMSE, "at most") for model in ("deepfm", "dnn")},
+)
+
 QUALITY_CENSUS = quality(
     "census",
     "On Census-Income with two tasks, PLE is as good as the best published multi-task model.",

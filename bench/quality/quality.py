@@ -14,7 +14,7 @@ from bench.quality.stand_in import stand_in
 from bench.quality.trials import Trial, prepared, run_quickly, run_trials
 from ziggurat.core.errors import DataError
 
-FIGURES = ("auc", "log_loss", "ne")
+FIGURES = ("auc", "log_loss", "ne", "rmse", "mae")
 
 Outcomes = Mapping[str, Sequence[Mapping[str, Any]]]
 """Model -> the outcomes of the trainings, one per seed."""
@@ -107,7 +107,7 @@ def _train(board: Board, context: Context, data: Path | None) -> dict[str, list[
     context.say(f"{len(board.entries)} models, seeds {', '.join(map(str, seeds))}")
     found: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in board.entries}
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="quality-") as scratch:
-        changes = stand_in(Path(scratch)) if context.quick else {}
+        changes = stand_in(Path(scratch), _has_numbers(board)) if context.quick else {}
         trials = [
             Trial(f"{name}/{seed}", entry.experiment(data, seed, changes))
             for name, entry in board.entries.items()
@@ -119,6 +119,12 @@ def _train(board: Board, context: Context, data: Path | None) -> dict[str, list[
         for trial, outcome in run:
             found[trial.name.partition("/")[0]][trial.experiment.training.seed] = outcome
     return {name: [by_seed[seed] for seed in seeds] for name, by_seed in found.items()}
+
+
+def _has_numbers(board: Board) -> bool:
+    """Whether the labels of a leaderboard are numbers."""
+    labels = next(iter(board.entries.values())).values["data"]["labels"]
+    return all(label.get("kind") == "regression" for label in labels)
 
 
 def _figures(model: str, board: Board, outcomes: list[dict[str, Any]]) -> list[Figure]:

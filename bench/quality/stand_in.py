@@ -12,13 +12,19 @@ ROWS = 3_000
 COLUMNS = {"user": 40, "item": 90, "place": 7}
 
 
-def stand_in(folder: Path) -> dict[str, Any]:
-    """Writes the rows to ``folder``, and returns the changes (dotted key -> value) to an experiment that read them."""
+def stand_in(folder: Path, numbers: bool = False) -> dict[str, Any]:
+    """Writes the rows to ``folder``, and returns the changes (dotted key -> value) to an experiment that read them.
+
+    Args:
+        folder: the folder for the rows.
+        numbers: whether the label is a number, as on the leaderboard; otherwise two labels are binary.
+    """
     draw = np.random.default_rng(0)
     columns = {name: draw.integers(0, rows, ROWS) for name, rows in COLUMNS.items()}
     columns["age"] = draw.integers(18, 80, ROWS)
     for label in ("click", "buy"):
         columns[label] = (draw.random(ROWS) < 0.3).astype(np.int64)
+    columns["stars"] = draw.integers(1, 6, ROWS)
     folder.mkdir(parents=True, exist_ok=True)
     pl.DataFrame(columns).write_csv(folder / "log.csv")
     return {
@@ -26,7 +32,7 @@ def stand_in(folder: Path) -> dict[str, Any]:
             "folder": str(folder),
             "source": {"name": "csv", "files": ["log.csv"]},
             "split": {"name": "random"},
-            "labels": [{"name": "click"}, {"name": "buy"}],
+            "labels": [{"name": "stars", "kind": "regression"}] if numbers else [{"name": "click"}, {"name": "buy"}],
         },
         "features": [
             *({"name": name, "kind": "categorical", "type": "integer"} for name in COLUMNS),
@@ -36,5 +42,5 @@ def stand_in(folder: Path) -> dict[str, Any]:
         "embeddings.tables": {},
         "training.max_steps": 5,
         "training.batch_size": 256,
-        "training.monitor": "log_loss",
+        "training.monitor": "rmse" if numbers else "log_loss",
     }

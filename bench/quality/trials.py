@@ -103,8 +103,8 @@ def _run(trial: Trial, dataset: Dataset, kept: Path, sources: str) -> dict[str, 
 
 
 def judged(figures: Mapping[str, float]) -> dict[str, float]:
-    """Returns AUC and log-loss, for each task if there are several."""
-    return {name: value for name, value in figures.items() if name.rpartition("/")[2] in {"auc", "log_loss"}}
+    """Returns AUC and log-loss, or RMSE, for each task if there are several."""
+    return {name: value for name, value in figures.items() if name.rpartition("/")[2] in {"auc", "log_loss", "rmse"}}
 
 
 def _summary(outcome: dict[str, Any]) -> str:

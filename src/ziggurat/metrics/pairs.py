@@ -123,7 +123,7 @@ def xauc(histogram: PairHistogram) -> float:
         below = before[starts_of_label] - before[starts_of_prefix]
         concordant += float((np.where((ranks[within] >> bit) & 1, weights[within], 0.0) * below).sum())
     tied = _tied(ranks, weights)
-    return (concordant + tied / 2) / compared
+    return float((concordant + tied / 2) / compared)
 
 
 def _run_starts(*arrays: Int64Array) -> Int64Array:

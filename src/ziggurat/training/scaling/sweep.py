@@ -84,6 +84,12 @@ def scale(
     _check_arguments(None if sizes_file else sizes, seeds, split)
     experiment = as_experiment(experiment)
     experiment.check()
+    numbers = [label.name for label in experiment.tasks() if not label.is_probability]
+    if numbers:
+        raise ConfigError(
+            f"data.labels: {numbers[0]!r} is a number, and a sweep fits the log-loss of labels that are rates",
+            "leave the label out, or set at_least for a binary one",
+        )
     if experiment.checkpoints.store is not None:
         raise ConfigError(
             f"checkpoints.store: {experiment.checkpoints.store} can hold the checkpoints of one run, and a sweep "
