@@ -24,6 +24,7 @@ from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.checksums import CHECKSUMS
 from bench.system.cli_start import CLI_START
 from bench.system.damage import DAMAGE
+from bench.system.fuzz import FUZZ
 from bench.system.hostile import HOSTILE
 from bench.system.ingestion import INGESTION
 from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
@@ -66,6 +67,7 @@ _ALL = (
     DAMAGE,
     CHECKSUMS,
     HOSTILE,
+    FUZZ,
     MODEL_SWAPS,
     INGESTION,
     SOAK,

@@ -48,6 +48,10 @@ def command(
     typer.echo(f"wrote {output}; next: ziggurat train {output}", err=True)
 
 
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|\0")
+"""A NUL character, also as YAML writes it in quotes."""
+
+
 def init(rows: Any, label: str | None = None, *, name: str | None = None, out: str | Path | None = None) -> Experiment:
     """Infers an experiment from rows in memory, or from files; it can be trained without changes.
 
@@ -92,6 +96,7 @@ def draft_config(
         DataError, ConfigError: the files do not exist, their format is unknown, or no column could be the label.
     """
     from ziggurat.cli.init_yaml import render
+    from ziggurat.core.errors import DataError
     from ziggurat.data.inference.roles import infer
     from ziggurat.data.inference.sample import SUFFIXES, is_sidecar, sample_table
     from ziggurat.data.readers.frame.reader import Frame
@@ -104,10 +109,16 @@ def draft_config(
     named = [files] if isinstance(files, str | Path) else files
     found = resolve_files([str(file) for file in named], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
     found = [file for file in found if not is_sidecar(file.path)]
-    folder = Path(os.path.commonpath([file.path.parent for file in found]) or ".")
+    folder = Path(os.path.commonpath([file.stored.parent for file in found]) or ".")
     inferred = infer(found, label)
     name = name or experiment_name(inferred.files["train"][0].path)
-    return render(inferred, name, folder, str(schema) if schema else None)
+    text = render(inferred, name, folder, str(schema) if schema else None)
+    if _NUL.search(text):
+        raise DataError(
+            f"{found[0].path}: a name or a value that the config would hold has a NUL character",
+            "check that it is a text file of records; or remove these characters",
+        )
+    return text
 
 
 def experiment_name(path: Path) -> str:

@@ -330,6 +330,9 @@ def _file_list(found: Inference, part: Part, folder: Path) -> str:
     names = [os.path.relpath(file.path, folder) for file in found.files[part]]
     if len(names) > _LISTED_FILES:
         paths = [file.path for file in found.files[part]]
+        archives = {file.archive for file in found.files[part]}
+        if len(archives) == 1 and (archive := archives.pop()) is not None:
+            return _flow([os.path.relpath(archive / f"*{paths[0].suffix}", folder)])
         shared = os.path.relpath(os.path.commonpath([path.parent for path in paths]), folder)
         suffix = "".join(paths[0].suffixes[-2:] if paths[0].suffix.lower() in COMPRESSION else paths[0].suffixes[-1:])
         return _flow([str(Path(shared) / "**" / f"*{suffix}")])

@@ -190,14 +190,14 @@ def _width(line: bytes, dialect: Dialect) -> int:
 def _has_blanks(lines: Sequence[bytes], found: FoundDialect) -> bool:
     """Whether blanks stand beside most delimiters, or at the ends of a name in the first line."""
     delimiter = found.dialect.delimiter
-    if not delimiter or found.width < 2 or (delimiter.isspace() and delimiter != b"\t"):
+    if not delimiter or (delimiter.isspace() and delimiter != b"\t"):
         return False
     if found.dialect.skip_blanks:
         return True
     blank = rb" " if delimiter == b"\t" else rb"[ \t]"
     beside = re.compile(rb"%s%s|%s%s" % (blank, re.escape(delimiter), re.escape(delimiter), blank))
     marks = sum(line.count(delimiter) for line in lines)
-    if sum(len(beside.findall(line)) for line in lines) > 0.8 * marks:
+    if marks and sum(len(beside.findall(line)) for line in lines) > 0.8 * marks:
         return True
     cells = found.dialect.split(lines[0]) if lines else []
     strip = b" " if delimiter == b"\t" else b" \t"

@@ -181,6 +181,9 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
         raise DataError(
             f"{files[0].path}: holds no rows that can be read as {kind}", "name files with at least one row"
         )
+    broken = next((name for name in sample.frame.columns if "\0" in name), None)
+    if broken is not None:
+        raise DataError(f"{files[0].path}: a column's name holds NUL: {broken!r}", "give it another name in the file")
     return sample
 
 
