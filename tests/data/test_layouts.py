@@ -189,7 +189,7 @@ def test_a_layout_is_recognised(log: str, tmp_path: Path) -> None:
     data = experiment.data
     (made,) = data.labels
     rule = f" >= {made.at_least:g}" if made.at_least is not None else f" = {made.equals}" if made.equals else ""
-    assert made.name + (rule if label != "plays" else "") == label
+    assert made.source_column + (rule if label != "plays" else "") == label
     assert (data.group, data.time, data.time_format) == (group, time, time_format)
     found = {feature.name: feature.kind for feature in experiment.features}
     assert {name: found.get(name, "") for name in kinds} == kinds
@@ -267,3 +267,10 @@ def test_a_typed_header_is_honoured(tmp_path: Path) -> None:
     assert [(label.name, label.source_column) for label in experiment.data.labels] == [("label", "label:float")]
     finished = train(load_experiment(tmp_path / "exp.yaml", ["training.epochs=1"]), tmp_path / "run")
     assert finished.results is not None
+
+
+def test_ratings_with_two_colons_between_cells(tmp_path: Path) -> None:
+    drafted_text, experiment = drafted(tmp_path, "ratings.dat", text(ratings, "::"))
+    assert '    delimiter: "::"' in drafted_text
+    assert [feature.name for feature in experiment.features] == ["user_id", "item_id"]
+    assert (experiment.data.time, experiment.data.group) == ("timestamp", "user_id")

@@ -22,6 +22,7 @@ Kind = Literal["numeric", "categorical", "bag", "sequence", "vector"]
 Check = Callable[[pl.Series], bool]
 
 _EXAMINED = 5_000
+_WITHIN_CELLS = (b"\x01", b"\x02", b"\x03")
 _LATER = "it is known only after the label"
 _TEXT = "text: nothing that repeats"
 
@@ -71,7 +72,8 @@ def recognise(sample: LogSample, place: str) -> Layout | None:
     """
     header = sample.format != "csv" or sample.header
     names = sample.frame.columns
-    found = next((each for each in LAYOUTS if each.header == header and _is(each, sample.frame)), None)
+    frame = _at_commas(sample) if sample.dialect.delimiter in _WITHIN_CELLS and not sample.header else sample.frame
+    found = next((each for each in LAYOUTS if each.header == header and _is(each, frame)), None)
     if found is None:
         return None
     if found.refused is not None:
@@ -79,6 +81,18 @@ def recognise(sample: LogSample, place: str) -> Layout | None:
     if not found.header and list(found.columns) != names:
         sample.frame.columns = list(found.columns)
     return found
+
+
+def _at_commas(sample: LogSample) -> pl.DataFrame:
+    """Returns the rows of a log split at commas that was sampled as split at a character within its cells."""
+    rows = sample.frame.head(_EXAMINED).select(
+        pl.concat_str(pl.all().fill_null(""), separator=sample.dialect.delimiter)
+    )
+    cells = rows.to_series().str.split(",")
+    width = cells.list.len().min()
+    if cells.list.len().max() != width or not isinstance(width, int):
+        return sample.frame
+    return cells.list.to_struct(fields=[f"column_{number}" for number in range(1, width + 1)]).struct.unnest()
 
 
 def label_of(
@@ -102,7 +116,7 @@ def label_of(
     (found,) = find_labels(profiles, given.column, path)
     if given.at_least is None and given.equals is None:
         return [replace(found, reason=found.reason.replace("as asked", given.reason, 1))]
-    return [replace(found, reason=given.reason, at_least=given.at_least, equals=given.equals)]
+    return [InferredLabel(found.profile, given.reason, given.at_least, given.equals, name=found.name)]
 
 
 def _is(layout: Layout, frame: pl.DataFrame) -> bool:
