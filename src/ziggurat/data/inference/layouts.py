@@ -85,9 +85,8 @@ def recognise(sample: LogSample, place: str) -> Layout | None:
 
 def _at_commas(sample: LogSample) -> pl.DataFrame:
     """Returns the rows of a log split at commas that was sampled as split at a character within its cells."""
-    rows = sample.frame.head(_EXAMINED).select(
-        pl.concat_str(pl.all().fill_null(""), separator=sample.dialect.delimiter)
-    )
+    delimiter = sample.dialect.delimiter.decode()
+    rows = sample.frame.head(_EXAMINED).select(pl.concat_str(pl.all().fill_null(""), separator=delimiter))
     cells = rows.to_series().str.split(",")
     width = cells.list.len().min()
     if cells.list.len().max() != width or not isinstance(width, int):
