@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ziggurat.core.schema import GROUP_COLUMN, WEIGHT_COLUMN, Schema, label_column
+from ziggurat.core.schema import GROUP_COLUMN, WEIGHT_COLUMN, Schema, count_column, label_column
 from ziggurat.data.encoded.dataset import Dataset, DatasetWriter
 
 SCHEMA = Schema(
@@ -36,6 +36,7 @@ def encoded_rows(count: int, start: int = 0) -> pa.RecordBatch:
             "tags": pa.array(tags, pa.list_(pa.int32())),
             "history": pa.array(history, pa.list_(pa.int32())),
             label_column("click"): pa.array(row % 2, pa.float32()),
+            count_column("click"): pa.array(row % 5, pa.float32()),
             WEIGHT_COLUMN: pa.array(1 + row % 3, pa.float32()),
             GROUP_COLUMN: pa.array(row, pa.int64()),
         }

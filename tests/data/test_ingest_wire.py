@@ -24,6 +24,7 @@ SCHEMAS = {
     "no numbers": replace(SCHEMA, dense=()),
     "single ids alone": replace(SCHEMA, dense=(), bags=(), sequences=(), has_weight=False, has_group=False),
     "sequences alone": replace(SCHEMA, dense=(), categorical=(), bags=()),
+    "counted labels": replace(SCHEMA, counted=("click",)),
     "large tables": replace(SCHEMA, rows={**SCHEMA.rows, "item": 2**31}),
 }
 
@@ -59,7 +60,7 @@ def test_a_round_trip_keeps_the_batch(name: str, rows: int) -> None:
     arrived = from_wire(received(to_wire(batch, wire_schema(schema))), schema, rows, *FROM)
     check_jagged(arrived.bags, batch.bags)
     check_jagged(arrived.sequences, batch.sequences)
-    for attribute in ("dense_BF", "labels_BT", "weights_B", "groups_B"):
+    for attribute in ("dense_BF", "labels_BT", "weights_B", "groups_B", "counts_BT"):
         ours, theirs = getattr(arrived, attribute), getattr(batch, attribute)
         assert (ours is None) == (theirs is None)
         assert ours is None or (ours.dtype == theirs.dtype and torch.equal(ours, theirs))

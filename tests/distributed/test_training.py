@@ -45,6 +45,13 @@ FEW_WEIGHTS: dict[str, Any] = {
     "embeddings.l2": 0.01,
 }
 """Two rows in three weigh nothing: of 40 batches some do not count, on one rank or on all, also between two that do."""
+KINDS: list[dict[str, Any]] = [
+    {"name": "click"},
+    {"name": "rate", "kind": "soft", "positives": "buy", "trials": "age_weight"},
+    {"name": "number", "column": "item", "kind": "regression", "loss": {"name": "quantile"}, "loss_weight": 2.0},
+    {"name": "level", "column": "age_weight", "kind": "ordinal"},
+]
+"""Labels with weights of their own, several outputs, and learnt thresholds."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp_small_buckets": {"parallel.dense": {"name": "ddp", "bucket_mb": 0.001}},
@@ -77,6 +84,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "data.weight": "age_weight",
         "training.weight_average": 0.9,
     },
+    "label_kinds": {**SHORTER, "data.labels": KINDS},
+    "label_kinds_fsdp": {**SHORTER, "data.labels": KINDS, "parallel.dense": {"name": "fsdp"}},
+    "thinned": {**SHORTER, "training.negative_rate": 0.5, "training.start_at_base_rate": True},
     "adam_tables": {**SHORTER, "embeddings.optimizer": {"name": "adam", "rows": "all", "l2": 0.001}, "planning": {}},
 }
 DEVICES: dict[str, Any] = {
@@ -114,7 +124,7 @@ def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
 def train(folder: Path, name: str, place: str, changes: dict[str, Any], **options: Any) -> dict[str, Any]:
     """Trains on all ranks; returns losses by step, final metrics and the last checkpoint's tensors."""
     run_folder = folder / place / name
-    prepared = folder / f"prepared-{changes.get('data.weight')}"
+    prepared = folder / f"prepared-{changes.get('data.weight')}-{len(changes.get('data.labels', '1'))}"
     outcome = api.train(experiment(folder, changes), run_folder, prepared=prepared, **options)
     records = read_metrics_log(run_folder / "metrics.jsonl")
     snapshot = outcome.run.checkpoints.load("last")
