@@ -107,6 +107,8 @@ written = st.sampled_from([cell for cell, _, _ in CASES] + [cell for cell, _ in 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(characters | written, max_size=4), st.sampled_from([COMMA, GERMAN, DOLLARS, SWISS, FRENCH]))
 @example(["5\n%"], GERMAN)
+@example(["0€\n"], GERMAN)
+@example(["1.000\n", "1.000\n%"], GERMAN)
 def test_fast_and_slow_agree_on_any_text(cells: list[str], rules: NumberRules) -> None:
     bare, in_per_cent = plain_numbers(pa.array(cells, pa.string()), rules)
     signs = [False] * len(cells) if in_per_cent is None else in_per_cent.to_pylist()

@@ -56,7 +56,7 @@ PLAIN = NumberRules()
 
 @dataclass(frozen=True, slots=True)
 class _Expressions:
-    """The regular expressions of some rules, which Python and RE2 read in the same way."""
+    """The regular expressions of some rules, without the end of the text: that is ``\\Z`` in Python and ``$`` in RE2."""
 
     leading: str
     trailing: str
@@ -70,8 +70,8 @@ def _expressions(rules: NumberRules) -> _Expressions:
     mark = _VARIANTS.get(rules.thousands, re.escape(rules.thousands))
     return _Expressions(
         leading=f"^({_SIGN}){_BLANKS}(?:{symbols}){_BLANKS}",
-        trailing=f"{_BLANKS}(?:{symbols})$",
-        grouped=f"^{_SIGN}[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+(?:{re.escape(rules.decimal)}[0-9]*)?$",
+        trailing=f"{_BLANKS}(?:{symbols})",
+        grouped=f"^{_SIGN}[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+(?:{re.escape(rules.decimal)}[0-9]*)?",
         mark=mark,
     )
 
@@ -84,12 +84,12 @@ def plain_number(cell: str, rules: NumberRules) -> tuple[str, bool]:
     found = _expressions(rules)
     if rules.symbols:
         bare = re.sub(found.leading, r"\1", cell)
-        bare = re.sub(found.trailing, "", bare)
+        bare = re.sub(rf"{found.trailing}\Z", "", bare)
         in_per_cent = PER_CENT in rules.symbols and PER_CENT in cell and PER_CENT not in bare
         cell = bare
     else:
         in_per_cent = False
-    if rules.thousands and re.match(found.grouped, cell):
+    if rules.thousands and re.match(rf"{found.grouped}\Z", cell):
         cell = re.sub(found.mark, "", cell)
     if rules.decimal != ".":
         cell = cell.replace(".", "\0").replace(rules.decimal, ".")
@@ -102,13 +102,13 @@ def plain_numbers(cells: pa.Array, rules: NumberRules) -> tuple[pa.Array, pa.Arr
     in_per_cent = None
     if rules.symbols:
         bare = pc.replace_substring_regex(cells, found.leading, r"\1")
-        bare = pc.replace_substring_regex(bare, found.trailing, "")
+        bare = pc.replace_substring_regex(bare, f"{found.trailing}$", "")
         if PER_CENT in rules.symbols:
             lost = pc.invert(pc.match_substring(bare, PER_CENT))
             in_per_cent = pc.and_(pc.match_substring(cells, PER_CENT), lost)
         cells = bare
     if rules.thousands:
-        grouped = pc.match_substring_regex(cells, found.grouped)
+        grouped = pc.match_substring_regex(cells, f"{found.grouped}$")
         cells = pc.if_else(grouped, pc.replace_substring_regex(cells, found.mark, ""), cells)
     if rules.decimal != ".":
         cells = pc.replace_substring(pc.replace_substring(cells, ".", "\0"), rules.decimal, ".")
