@@ -56,7 +56,7 @@ PLAIN = NumberRules()
 
 @dataclass(frozen=True, slots=True)
 class _Expressions:
-    """The regular expressions of some rules, without the end of the text: that is ``\\Z`` in Python and ``$`` in RE2."""
+    """Regular expressions of some rules, without the end of the text, which is ``\\Z`` in Python and ``$`` in RE2."""
 
     leading: str
     trailing: str
