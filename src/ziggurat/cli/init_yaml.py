@@ -76,6 +76,9 @@ def _source(found: Inference, folder: Path) -> Iterator[str]:
     yield f"    name: {sample.format}"
     if sample.format != "frame":
         yield f"    files: {_file_list(found, 'train', folder)}"
+    if sample.records != "lines":
+        what = {"array": "one JSON array of objects", "python": "Python literals, not JSON, one a line"}[sample.records]
+        yield f"    records: {sample.records}  # {what}"
     yield from _text_form(sample, found.layout)
     if sample.columns is not None:
         yield f"    columns: {_flow(list(sample.columns))}  # invented names: rename them here and below"

@@ -27,6 +27,7 @@ from ziggurat.data.inference.text_sample import SAMPLE_RANGES, open_as_text, rea
 from ziggurat.data.readers.arrow.reader import ArrowSource
 from ziggurat.data.readers.csv.dialect import Dialect
 from ziggurat.data.readers.file_magic import HEAD_BYTES
+from ziggurat.data.readers.json_lines.records_kind import RecordsKind, find_records_kind
 from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.partitions import folder_values, shared_keys
@@ -71,6 +72,7 @@ class LogSample:
         encoding: the encoding of text.
         columns: libsvm field names, if the entries have fields.
         numeric: libsvm columns of numbers.
+        records: how the JSON objects are written.
         left_out: column or path -> why no feature can be made of it, for what the frame does not hold.
         notes: column or path -> what was done to its values.
     """
@@ -85,6 +87,7 @@ class LogSample:
     encoding: FoundEncoding = field(default_factory=lambda: FoundEncoding(UTF_8))
     columns: tuple[str, ...] | None = None
     numeric: tuple[str, ...] = ()
+    records: RecordsKind = "lines"
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -111,7 +114,7 @@ def detect_format(file: SourceFile) -> FormatName:
         return found
     head = read_head(file, 64 << 10, _last_line_end).data.decode("utf-8", "replace").lstrip("\ufeff").splitlines()
     lines = [line for line in head if line.strip()][:20]
-    if lines and all(line.lstrip().startswith("{") for line in lines):
+    if lines and (all(line.lstrip().startswith("{") for line in lines) or find_records_kind(file) == "array"):
         return "jsonl"
     if lines and all(re.fullmatch(r"[-+.\d]+(\s+\d+(:[-+.eE\d]+){1,2})+\s*", line.partition("#")[0]) for line in lines):
         return "libsvm"
@@ -167,6 +170,8 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
         sample = _columnar(kind, files, limit_bytes)
     else:
         files, encoding = open_as_text(files)
+        records = find_records_kind(files[0]) if kind == "jsonl" else "lines"
+        files = [replace(file, records=records) for file in files]
         if kind == "csv":
             found = sample_csv(files, limit_bytes)
             parts = found.parts
@@ -176,7 +181,8 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
             parts = read_parts(files, limits.get(kind, limit_bytes))
             text = b"".join(part.data for part in parts.parts)
             sample = _json_lines(text, parts.complete) if kind == "jsonl" else _libsvm(text, parts.complete, files)
-        sample = replace(sample, total_rows=_total_rows(files, sample, parts.stored_bytes), encoding=encoding)
+        rows = _total_rows(files, sample, parts.stored_bytes)
+        sample = replace(sample, total_rows=rows, encoding=encoding, records=records)
     if sample.frame.height == 0:
         raise DataError(
             f"{files[0].path}: holds no rows that can be read as {kind}", "name files with at least one row"

@@ -11,6 +11,7 @@ from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.file_heads import AnySource
 from ziggurat.data.readers.frame.reader import FrameSource
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource
+from ziggurat.data.readers.json_lines.records_kind import find_records_kind
 from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.source_files import SourceFile, format_suffix
@@ -53,7 +54,8 @@ def config_for_format(files: Sequence[SourceFile], config: AnySource | FrameSour
         case "orc":
             return OrcSource.model_validate({"files": [], **missing})
         case "jsonl":
-            return JsonLinesSource.model_validate({"files": [], **missing})
+            records = find_records_kind(files[0])
+            return JsonLinesSource.model_validate({"files": [], "records": records, **missing})
         case _:
             if isinstance(config, FrameSource):
                 raise DataError(

@@ -30,6 +30,7 @@ class SourceFile:
         member: the name of the file in the archive.
         encoding: the encoding of its text.
         lone_returns: whether its lines end in carriage returns alone.
+        records: ``lines``, or what is turned into lines: ``array`` or ``python``.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class SourceFile:
     member: str = ""
     encoding: str = UTF_8
     lone_returns: bool = False
+    records: str = "lines"
 
     @property
     def stored(self) -> Path:
@@ -54,7 +56,7 @@ class SourceFile:
     @property
     def is_plain(self) -> bool:
         """Whether the bytes on the disk are the text that is parsed, so that reading can begin anywhere in it."""
-        return self.compression is None and self.encoding == UTF_8
+        return self.compression is None and self.encoding == UTF_8 and self.records == "lines"
 
     @property
     def format_suffix(self) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from ziggurat.data.readers.columnar.convert import convert_columns, mismatch, sp
 from ziggurat.data.readers.columnar.paths import steps_type, take_steps
 from ziggurat.data.readers.json_lines.cells import convert_json, convert_vector
 from ziggurat.data.readers.json_lines.paths import Steps, find_steps, look_up, nested_type
+from ziggurat.data.readers.json_lines.records_kind import RecordsKind
 from ziggurat.data.readers.reader import CellsConfig, TextConfig, TextParser
 from ziggurat.data.readers.rejection_reasons import as_text, rejection_reason
 from ziggurat.data.readers.source_files import SourceFile
@@ -48,12 +50,18 @@ class JsonLinesSource(TextConfig, CellsConfig):
 
     SUFFIXES: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson", ".json")
 
-    NEWER: ClassVar[frozenset[str]] = TextConfig.NEWER | CellsConfig.NEWER
+    NEWER: ClassVar[frozenset[str]] = TextConfig.NEWER | CellsConfig.NEWER | {"records"}
 
     name: Literal["jsonl"] = "jsonl"
+    records: RecordsKind = "lines"
+    """``lines``: one object a line. ``array``: the file is one JSON array of objects. ``python``: one Python literal a
+    line, as in {'id': 7, 'ok': True}."""
     optional: list[str] = pydantic.Field(default=[])
     """Columns whose key may be absent from the first mebibyte of a file. Any other absent key is an error, as it is
     probably misspelt."""
+
+    def opened_as(self, files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+        return tuple(replace(file, records=self.records) for file in super().opened_as(files))
 
 
 class JsonLinesParser(TextParser):
@@ -115,11 +123,8 @@ class JsonLinesParser(TextParser):
             else:
                 good.append(index)
                 rows.append(row)
-        vectors = {
-            c.vector.column: self._vectors(rows, c.vector)
-            for c in reversed(self._schema.columns)
-            if c.vector is not None
-        }
+        declared = {c.vector.column: c.vector for c in self._schema.columns if c.vector is not None}
+        vectors = {name: self._vectors(rows, vector) for name, vector in declared.items()}
         columns = [
             self._column(rows, column) if column.vector is None else vectors[column.vector.column][column.vector.index]
             for column in self._schema.columns
@@ -197,9 +202,7 @@ def _find_columns(
     rows = [row for row in head if isinstance(row, dict)]
     if not rows:
         if data.lstrip().startswith(b"["):
-            raise DataError(
-                f"{file.path}: holds a JSON array, not JSON lines", f"convert it: jq -c '.[]' '{file.path}'"
-            )
+            raise DataError(f"{file.path}: holds a JSON array, not JSON lines", "set `records: array` on the source")
         reason = head[0] if head else "only empty lines"
         raise DataError(
             f"{file.path}: none of the first {len(head)} lines is a JSON object ({reason})",

@@ -17,6 +17,7 @@ from ziggurat.data.readers.archives import member_info
 from ziggurat.data.readers.file_magic import HEAD_BYTES, check_content, check_magic
 from ziggurat.data.readers.source_files import UTF_8, SourceFile, no_permission
 from ziggurat.data.readers.text.decode import ByteStream, DecodedStream, LineFeeds
+from ziggurat.data.readers.text.elements import ArrayElements, PythonLines
 
 MOST_EXPANSION, FREE_BYTES = 200, 16 * 2**20
 """A compressed file that has become this many times as large, and more than these bytes, is not read any further. Logs
@@ -72,6 +73,10 @@ def _as_lines(file: SourceFile, stream: ByteStream, offset: int) -> ByteStream:
     """Returns UTF-8 text with line feeds, at ``offset``."""
     text = stream if file.encoding == UTF_8 else DecodedStream(stream, file.encoding)
     text = LineFeeds(text) if file.lone_returns else text
+    if file.records == "array":
+        text = ArrayElements(text, file.path)
+    elif file.records == "python":
+        text = PythonLines(text)
     if not file.is_plain:
         _skip(text, offset)
     return text
