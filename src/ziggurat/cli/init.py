@@ -18,6 +18,7 @@ def command(
         list[Path], typer.Argument(metavar="FILES", help="Files, folders or patterns of one log.", show_default=False)
     ],
     label: Annotated[str | None, typer.Option(help="The label's column; default: inferred.")] = None,
+    table: Annotated[str | None, typer.Option(help="The table of a database; default: the only one.")] = None,
     output: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")
     ] = None,
@@ -33,13 +34,14 @@ def command(
     Examples:
       ziggurat init clicks.csv --out exp.yaml
       ziggurat init 'logs/*.parquet' --label bought --out exp.yaml
+      ziggurat init shop.sqlite --table events --out exp.yaml
     """
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import atomic_file
 
     if output is not None and output.exists() and not force:
         raise ConfigError(f"{output} exists", "choose another --out, or --force to replace it")
-    text = draft_config(files, label, name=name, schema=schema)
+    text = draft_config(files, label, name=name, schema=schema, table=table)
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -83,6 +85,7 @@ def draft_config(
     *,
     name: str | None = None,
     schema: str | Path | None = None,
+    table: str | None = None,
 ) -> str:
     """Returns the commented YAML of an experiment that can be trained on these logs without changes.
 
@@ -91,6 +94,7 @@ def draft_config(
         label: the label's column; by default inferred from names and values.
         name: the name of the experiment; by default derived from the files.
         schema: JSON Schema file for editors, to which the YAML then refers.
+        table: the table of a database; by default the only one.
 
     Raises:
         DataError, ConfigError: the files do not exist, their format is unknown, or no column could be the label.
@@ -110,7 +114,7 @@ def draft_config(
     found = resolve_files([str(file) for file in named], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
     found = [file for file in found if not is_sidecar(file.path)]
     folder = Path(os.path.commonpath([file.stored.parent for file in found]) or ".")
-    inferred = infer(found, label)
+    inferred = infer(found, label, table=table)
     name = name or experiment_name(inferred.files["train"][0].path)
     text = render(inferred, name, folder, str(schema) if schema else None)
     if _NUL.search(text):

@@ -76,6 +76,8 @@ def _source(found: Inference, folder: Path) -> Iterator[str]:
     yield f"    name: {sample.format}"
     if sample.format != "frame":
         yield f"    files: {_file_list(found, 'train', folder)}"
+    if sample.table is not None:
+        yield f"    table: {scalar(sample.table)}  # or query: SELECT …"
     if sample.records != "lines":
         what = {"array": "one JSON array of objects", "python": "Python literals, not JSON, one a line"}[sample.records]
         yield f"    records: {sample.records}  # {what}"

@@ -96,20 +96,23 @@ class Inference:
     other_labels: tuple[str, ...] = ()
 
 
-def infer(files: Sequence[SourceFile], label: str | None = None, sample: LogSample | None = None) -> Inference:
+def infer(
+    files: Sequence[SourceFile], label: str | None = None, sample: LogSample | None = None, table: str | None = None
+) -> Inference:
     """Infers a description of ``files``.
 
     Args:
         files: the files of one log; names that contain a word for validation or test assign files to these splits.
         label: the name of the label column, if known.
         sample: some of their rows, if those are in memory.
+        table: the table of databases to read.
 
     Raises:
         DataError: files cannot be read, or no column can be a feature.
         ConfigError: there is no column ``label``, no column can be a label, or it cannot be made binary.
     """
     parts = sort_files(files)
-    sample = sample or read_sample(parts["train"])
+    sample = sample or read_sample(parts["train"], table=table)
     layout = recognise(sample, str(files[0].path))
     profiles, numbers = with_file_numbers(profile_frame(sample.frame, sample.complete), sample)
     profiles = with_header_types(profiles, sample)

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 import polars as pl
 import pyarrow as pa
 
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.inference.columnar_sample import sample_columnar
 from ziggurat.data.inference.csv_sample import sample_csv
 from ziggurat.data.inference.encoding import FoundEncoding
@@ -25,6 +25,7 @@ from ziggurat.data.inference.libsvm import MAX_ROWS, read_libsvm
 from ziggurat.data.inference.nested import flatten
 from ziggurat.data.inference.text_sample import SAMPLE_RANGES, open_as_text, read_parts
 from ziggurat.data.readers.arrow.reader import ArrowSource
+from ziggurat.data.readers.columnar_formats import ColumnarSource
 from ziggurat.data.readers.csv.dialect import Dialect
 from ziggurat.data.readers.file_magic import HEAD_BYTES
 from ziggurat.data.readers.json_lines.records_kind import RecordsKind, find_records_kind
@@ -32,13 +33,17 @@ from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.partitions import folder_values, shared_keys
 from ziggurat.data.readers.source_files import UTF_8, SourceFile
+from ziggurat.data.readers.sql.duckdb import MAGIC as DUCK
+from ziggurat.data.readers.sql.duckdb import MAGIC_AT, DuckdbSource
+from ziggurat.data.readers.sql.sqlite import MAGIC, SqliteSource
 from ziggurat.data.readers.text.blocks import read_head
 
-FormatName = Literal["csv", "parquet", "arrow", "orc", "jsonl", "libsvm", "frame"]
+FormatName = Literal["csv", "parquet", "arrow", "orc", "sqlite", "duckdb", "jsonl", "libsvm", "frame"]
 
 SAMPLE_BYTES = 32 << 20
 SUFFIXES: dict[str, FormatName] = {
     ".parquet": "parquet", ".pq": "parquet", ".orc": "orc",
+    ".sqlite": "sqlite", ".sqlite3": "sqlite", ".db": "sqlite", ".db3": "sqlite", ".duckdb": "duckdb", ".ddb": "duckdb",
     ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow", ".arrows": "arrow",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".libsvm": "libsvm", ".svm": "libsvm", ".libfm": "libsvm", ".fm": "libsvm", ".libffm": "libsvm", ".ffm": "libsvm",
@@ -46,8 +51,16 @@ SUFFIXES: dict[str, FormatName] = {
 }  # fmt: skip
 
 
-_MAGIC: dict[bytes, FormatName] = {b"PAR1": "parquet", b"ARROW1\0": "arrow", b"FEA1": "arrow", b"ORC": "orc"}
-_COLUMNAR: dict[str, type[ParquetSource | ArrowSource | OrcSource]] = {
+_MAGIC: dict[bytes, FormatName] = {
+    b"PAR1": "parquet",
+    b"ARROW1\0": "arrow",
+    b"FEA1": "arrow",
+    b"ORC": "orc",
+    MAGIC: "sqlite",
+}
+_COLUMNAR: dict[FormatName, type[ColumnarSource]] = {
+    "sqlite": SqliteSource,
+    "duckdb": DuckdbSource,
     "parquet": ParquetSource,
     "arrow": ArrowSource,
     "orc": OrcSource,
@@ -73,6 +86,7 @@ class LogSample:
         columns: libsvm field names, if the entries have fields.
         numeric: libsvm columns of numbers.
         records: how the JSON objects are written.
+        table: the table of a database.
         left_out: column or path -> why no feature can be made of it, for what the frame does not hold.
         notes: column or path -> what was done to its values.
     """
@@ -88,6 +102,7 @@ class LogSample:
     columns: tuple[str, ...] | None = None
     numeric: tuple[str, ...] = ()
     records: RecordsKind = "lines"
+    table: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -104,6 +119,8 @@ def detect_format(file: SourceFile) -> FormatName:
     for name, kind in _MAGIC.items():
         if magic.startswith(name):
             return kind
+    if magic[MAGIC_AT:].startswith(DUCK):
+        return "duckdb"
     if file.format_suffix in SUFFIXES:
         found = SUFFIXES[file.format_suffix]
         if found in _COLUMNAR and file.compression is not None:
@@ -121,21 +138,22 @@ def detect_format(file: SourceFile) -> FormatName:
     return "csv"
 
 
-def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) -> LogSample:
-    """Samples ``files``, which must all be of one format.
+def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES, table: str | None = None) -> LogSample:
+    """Samples ``files``, which must all be of one format; ``table`` is that of databases to read.
 
     Raises:
         DataError: the files are of several formats, a file cannot be read or holds no rows, or a CSV header is not
             UTF-8, or names a column twice.
     """
-    return _sample_folders(files, limit_bytes) if shared_keys(files) else _sample(files, limit_bytes)
+    sample_files = _sample_folders if shared_keys(files) else _sample
+    return sample_files(files, limit_bytes, table)
 
 
-def _sample_folders(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
+def _sample_folders(files: Sequence[SourceFile], limit_bytes: int, table: str | None) -> LogSample:
     """Samples files in folders called ``key=value``, some of them, each by itself; keys become columns of text."""
     count = min(len(files), MOST_FOLDER_FILES)
     chosen = [files[len(files) * k // count] for k in range(count)]
-    samples = [_sample([file], limit_bytes // count) for file in chosen]
+    samples = [_sample([file], limit_bytes // count, table) for file in chosen]
     frames: list[pl.DataFrame] = []
     notes = dict(samples[0].notes)
     for file, sample in zip(chosen, samples, strict=True):
@@ -160,14 +178,17 @@ def _sample_folders(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
     return replace(samples[0], frame=frame, total_rows=rows, complete=complete, left_out=left_out, notes=notes)
 
 
-def _sample(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
-    formats = {file.path: detect_format(file) for file in files}
+def _sample(files: Sequence[SourceFile], limit_bytes: int, table: str | None) -> LogSample:
+    formats: dict[Path, FormatName] = {file.path: detect_format(file) for file in files}
     if len(set(formats.values())) > 1:
         listed = ", ".join(f"{path.name} ({kind})" for path, kind in formats.items())
         raise DataError(f"files of several formats: {listed}", "run `ziggurat init` on files of one format")
     kind = next(iter(formats.values()))
-    if kind in ("parquet", "arrow", "orc"):
-        sample = _columnar(kind, files, limit_bytes)
+    if table is not None and kind not in ("sqlite", "duckdb"):
+        raise ConfigError(f"--table {table}: {files[0].path} is no database, but {kind}", "leave --table out")
+    columnar = _COLUMNAR.get(kind)
+    if columnar is not None:
+        sample = _columnar(kind, columnar, files, limit_bytes, table)
     else:
         files, encoding = open_as_text(files)
         records = find_records_kind(files[0]) if kind == "jsonl" else "lines"
@@ -236,7 +257,12 @@ def sample_table(table: pa.Table, limit_bytes: int = SAMPLE_BYTES) -> LogSample:
     return LogSample("frame", flat.frame, rows, kept == rows, left_out=flat.left_out, notes=flat.notes)
 
 
-def _columnar(kind: Literal["parquet", "arrow", "orc"], files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
-    found = sample_columnar(files, _COLUMNAR[kind](files=[]), limit_bytes)
+def _columnar(
+    kind: FormatName, columnar: type[ColumnarSource], files: Sequence[SourceFile], limit_bytes: int, table: str | None
+) -> LogSample:
+    config = columnar.model_validate({"files": [], **({} if table is None else {"table": table})})
+    found = sample_columnar(files, config, limit_bytes)
     flat = found.flat
-    return LogSample(kind, flat.frame, found.rows, found.complete, left_out=flat.left_out, notes=flat.notes)
+    return LogSample(
+        kind, flat.frame, found.rows, found.complete, table=table, left_out=flat.left_out, notes=flat.notes
+    )

@@ -15,9 +15,12 @@ from ziggurat.data.readers.json_lines.records_kind import find_records_kind
 from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.source_files import SourceFile, format_suffix
+from ziggurat.data.readers.sql.duckdb import DuckdbSource
+from ziggurat.data.readers.sql.sqlite import SqliteSource
 
 _PLAIN = {
     ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet",
+    ".sqlite": "sqlite", ".sqlite3": "sqlite", ".duckdb": "duckdb",
     ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow", ".arrows": "arrow", ".orc": "orc",
 }  # fmt: skip
 
@@ -51,6 +54,10 @@ def config_for_format(files: Sequence[SourceFile], config: AnySource | FrameSour
             return ParquetSource.model_validate({"files": [], **missing})
         case "arrow":
             return ArrowSource.model_validate({"files": [], **missing})
+        case "sqlite":
+            return SqliteSource.model_validate({"files": [], **missing})
+        case "duckdb":
+            return DuckdbSource.model_validate({"files": [], **missing})
         case "orc":
             return OrcSource.model_validate({"files": [], **missing})
         case "jsonl":

@@ -24,12 +24,22 @@ from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.partitions import PartitionedSource, shared_keys
 from ziggurat.data.readers.reader import BLOCK_BYTES, THREADS, RawSource, TextConfig, TextSource
 from ziggurat.data.readers.source_files import SourceFile, resolve_files
+from ziggurat.data.readers.sql.duckdb import DuckdbSource
+from ziggurat.data.readers.sql.sqlite import SqliteSource
 
 SourceConfig = Annotated[
-    CsvSource | ParquetSource | ArrowSource | OrcSource | JsonLinesSource | LibsvmSource | FrameSource,
+    CsvSource
+    | ParquetSource
+    | ArrowSource
+    | OrcSource
+    | SqliteSource
+    | DuckdbSource
+    | JsonLinesSource
+    | LibsvmSource
+    | FrameSource,
     pydantic.Field(discriminator="name"),
 ]
-"""Any source; its ``name`` selects the format: csv, parquet, arrow, orc, jsonl, libsvm or frame."""
+"""Any source; its ``name`` selects the format: csv, parquet, arrow, orc, sqlite, duckdb, jsonl, libsvm or frame."""
 
 
 def open_source(

@@ -23,7 +23,7 @@ from ziggurat.data.readers.columnar.file import (
     estimated_row_bytes,
     explained_reads,
 )
-from ziggurat.data.readers.columnar.paths import ColumnPath
+from ziggurat.data.readers.columnar.paths import ColumnPath, check_names
 from ziggurat.data.readers.columnar.reader import bytes_type
 from ziggurat.data.readers.reader import CellsConfig
 from ziggurat.data.readers.source_files import SourceFile
@@ -46,6 +46,7 @@ class _ArrowColumns(ColumnarFile):
 
     def __init__(self, file: SourceFile, mapped: pa.MemoryMappedFile, schema: pa.Schema) -> None:
         self._file, self._mapped, self.schema = file, mapped, schema
+        check_names(schema)
 
     def row_bytes(self, paths: Sequence[ColumnPath] | None) -> int:
         names = self.schema.names if paths is None else [path.column for path in paths]

@@ -75,7 +75,7 @@ def explained_reads(file: SourceFile, what: str) -> Generator[None]:
         yield
     except PermissionError as error:
         raise no_permission(file.path) from error
-    except (pa.ArrowException, OSError, NotImplementedError) as error:
+    except (pa.ArrowException, OSError, NotImplementedError, UnicodeDecodeError) as error:
         file.check_unchanged()
         message = " ".join(str(error).split())[:300]
         raise DataError(

@@ -73,6 +73,21 @@ def resolve(schema: pa.Schema, name: str) -> ColumnPath | None:
     return None
 
 
+def check_names(schema: pa.Schema) -> None:
+    """Validates that all names are UTF-8.
+
+    Raises:
+        UnicodeDecodeError: a name, at any depth, is not.
+    """
+    pending = [schema.field(index) for index in range(len(schema))]
+    while pending:
+        field = pending.pop()
+        kind = field.type
+        assert isinstance(field.name, str)
+        if pt.is_nested(kind):
+            pending += [kind.field(index) for index in range(kind.num_fields)]
+
+
 def splits(name: str) -> Iterator[tuple[str, str]]:
     """Yields the ways to divide a path after its first name, the longest first name first."""
     yield name, ""

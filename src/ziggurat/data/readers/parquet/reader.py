@@ -8,9 +8,11 @@ from typing import ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
+from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.columnar.file import ColumnarFile, explained_reads
-from ziggurat.data.readers.columnar.paths import ColumnPath
+from ziggurat.data.readers.columnar.paths import ColumnPath, check_names
 from ziggurat.data.readers.reader import CellsConfig
 from ziggurat.data.readers.source_files import SourceFile
 
@@ -55,7 +57,22 @@ class ParquetColumns(ColumnarFile):
     ) -> Iterator[pa.RecordBatch]:
         end = self._parquet.metadata.num_row_groups if end_group is None else end_group
         columns = None if paths is None else list(dict.fromkeys(path.stored for path in paths))
-        return self._parquet.iter_batches(rows, row_groups=list(range(first_group, end)), columns=columns)
+        for batch in self._parquet.iter_batches(rows, row_groups=list(range(first_group, end)), columns=columns):
+            for column in batch.columns:
+                if pt.is_dictionary(column.type):
+                    _check_indices(column)
+            yield batch
+
+
+def _check_indices(column: pa.DictionaryArray) -> None:
+    """Validates that a dictionary has a value for every index, which the library leaves to the file.
+
+    Raises:
+        ArrowInvalid: it has not.
+    """
+    bounds = pc.min_max(column.indices).as_py()
+    if bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] < len(column.dictionary):
+        raise pa.ArrowInvalid(f"index {bounds['max']} lies outside of a dictionary of {len(column.dictionary)} values")
 
 
 @contextmanager
@@ -68,6 +85,7 @@ def open_parquet(file: SourceFile, dictionaries: Sequence[str] = ()) -> Generato
     with explained_reads(file, WHAT):
         file.check_unchanged()
         parquet = pq.ParquetFile(file.path)
+        check_names(parquet.schema_arrow)
         present = [name for name in dictionaries if name in parquet.schema_arrow.names]
         if present:
             parquet.close()

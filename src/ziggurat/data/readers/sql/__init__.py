@@ -1,0 +1,1 @@
+"""Tables and queries of SQLite and DuckDB files as sources."""
