@@ -139,7 +139,11 @@ def test_line_ends_byte_order_marks_and_empty_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
-        ('[{"x": 1},\n{"x": 2}]\n', schema(x=INTEGER), r"holds a JSON array, not JSON lines\n  hint: set `records: array`"),
+        (
+            '[{"x": 1},\n{"x": 2}]\n',
+            schema(x=INTEGER),
+            r"holds a JSON array, not JSON lines\n  hint: set `records: array",
+        ),
         ("a,b\n1,2\n", schema(x=INTEGER), r"none of the first 2 lines is a JSON object .*\n  hint: name the format"),
         ("\n\n", schema(x=INTEGER), r"none of the first 0 lines is a JSON object \(only empty lines\)"),
         (
