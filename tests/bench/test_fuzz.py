@@ -15,6 +15,7 @@ from bench.system.fuzz_worker import examine
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(EXAMPLES)
 @example(Drawn("log.csv", b"\x00ating,click\n" + b"a,1\nb,0\n" * 5))
+@example(Drawn("log.csv", "us\x8c\u2028er,town\x85,click\n".encode() + b"7,a,1\n8,b,0\n7,b,1\n9,a,0\n" * 5))
 @example(Drawn("log.csv", b',user,click\n"[0, 4]",1,1\n"[]",2,0\n'))
 def test_drawn_texts_end_in_rows_or_named_errors(tmp_path: Path, drawn: Drawn) -> None:
     assert examine(drawn, tmp_path / "case").faults == ()

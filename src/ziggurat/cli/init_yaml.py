@@ -22,6 +22,9 @@ from ziggurat.data.readers.source_files import COMPRESSION, UTF_8
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
 _LISTED_FILES = 20
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""What YAML allows in quotes as an escape alone, and what ends its lines besides line feeds."""
+
 _LISTED_LABELS = 10
 _MODEL = "deepfm"
 _TIME_PARTS = {
@@ -33,7 +36,8 @@ _TIME_PARTS = {
 
 def render(found: Inference, name: str, folder: Path, schema: str | None = None) -> str:
     """Returns the YAML text; file names are relative to ``folder``."""
-    return "\n".join(_lines(found, name, folder, schema)) + "\n"
+    text = "\n".join(_lines(found, name, folder, schema)) + "\n"
+    return _UNPRINTABLE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Iterator[str]:

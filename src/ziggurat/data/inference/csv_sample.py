@@ -97,7 +97,7 @@ def _as_frame(file: SourceFile, parts: TextParts, found: FoundDialect) -> CsvSam
         dialect = replace(dialect, newlines_in_values=holds)
     if header:
         frame.columns = _completed(names)
-        renamed = narrower or frame.columns != [cell.strip() for cell in first]
+        renamed = narrower or frame.columns != first
         columns = frame.columns if renamed else None
         read_layout(file, dialect, header=True, columns=columns, needed=())
         return CsvSample(frame, dialect, True, renamed, parts)
@@ -155,8 +155,11 @@ def _names(first: Sequence[str], found: FoundDialect, below: bytes) -> tuple[lis
 
 
 def _completed(names: Sequence[str], every: bool = False) -> list[str]:
-    """Returns the names without outer blanks; one that is missing, except that of the first column, by its place."""
-    return [name.strip() or (f"column_{place}" if place > 1 or every else "") for place, name in enumerate(names, 1)]
+    """Returns the names; one that is missing, except that of the first column, by its place."""
+    return [
+        name if name.strip() else (f"column_{place}" if place > 1 or every else "")
+        for place, name in enumerate(names, 1)
+    ]
 
 
 def _parse(data: bytes, dialect: Dialect, width: int) -> pl.DataFrame:
