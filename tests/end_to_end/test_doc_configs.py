@@ -62,7 +62,8 @@ SNIPPETS = [(page, text) for page in PAGES for text in snippets(page)]
 def test_every_config_parses_and_builds(page: str, text: str) -> None:
     values = YAML(typ="safe").load(text)
     features = {**FEATURES, **{feature["name"]: feature for feature in values.pop("features", [])}}
-    experiment = parse_config(Experiment, {**BASE, **values, "features": list(features.values())})
+    base = {**BASE, "data": {**BASE["data"], "labels": BASE["data"]["labels"][:1]}} if "negative_rate" in text else BASE
+    experiment = parse_config(Experiment, {**base, **values, "features": list(features.values())})
     experiment.check()
     schema = encoded_schema(experiment.features, experiment.data.targets, defaultdict(lambda: 4))
     model = experiment.model.build(model_dims(experiment.layout(schema), experiment.tasks()))
