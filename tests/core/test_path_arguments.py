@@ -53,8 +53,9 @@ def lacks_text(annotation: Any) -> bool:
 
 
 def parameters() -> Iterator[tuple[str, Any]]:
+    exported = {name: getattr(ziggurat, name) for name in ziggurat.__all__}  # what a module imports for types alone
     for where, function in callables():
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, localns=exported)
         for name in inspect.signature(function).parameters:
             if name != "self" and f"{where} {name}" not in TAKEN_AS_IT_IS:
                 yield f"{where} {name}", hints.get(name)

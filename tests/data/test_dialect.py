@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ziggurat.data.readers.csv.dialect import Dialect
@@ -31,6 +31,7 @@ DIALECTS = st.builds(
 
 @settings(max_examples=600, deadline=None)
 @given(DIALECTS, TEXTS)
+@example(Dialect(delimiter=b",", newlines_in_values=True, skip_blanks=True), b'"\r\n",')
 def test_rewritten_text_has_the_cells_of_the_reference(dialect: Dialect, data: bytes) -> None:
     records = Records.of(data, 1, dialect)
     split = [dialect.split(records[row]) for row in range(len(records))]

@@ -187,6 +187,8 @@ class Dialect(RecordRules):
         strips = self.splits_at_blanks or self.skip_blanks
         if not (strips or quotes):
             return data
+        if strips and quotes and self.newlines_in_values and b"\r\n" in data:
+            return None  # a line end within quotes is part of the value, and stays as it is
         buffer = np.frombuffer(data.replace(b"\r\n", b"\n") if strips else data, np.uint8)
         inside = _inside_quotes(buffer) if quotes else None
         if inside is not None:
