@@ -149,7 +149,7 @@ def _interrupt_preparation(folder: Path) -> None:
 
 
 def _prepare(folder: Path, prepared: Path, progress: Any = None) -> None:
-    ziggurat.prepare(ziggurat.load_experiment(folder / "exp.yaml"), prepared, progress)
+    ziggurat.prepare(ziggurat.load_experiment(folder / "exp.yaml"), prepared, progress=progress)
 
 
 def _some_rows() -> dict[str, list[Any]]:

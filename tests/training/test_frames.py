@@ -153,6 +153,8 @@ def test_what_is_no_frame_is_refused(tmp_path: Path) -> None:
         ziggurat.prepare(ziggurat.Experiment.model_validate(values), table(), tmp_path / "out")
     with pytest.raises(ConfigError, match="cannot be prepared on a cluster"):
         ziggurat.prepare(experiment, table(), tmp_path / "out", ray="local")
+    with pytest.raises(TypeError, match="the dataset's folder is given twice"):
+        ziggurat.prepare(experiment, tmp_path / "out", tmp_path / "other")
 
 
 def test_a_large_frame_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:

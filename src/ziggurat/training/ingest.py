@@ -82,7 +82,9 @@ def ingest(
     if raw:
         served = _from_raw(experiment, folder, progress)
     else:
-        served = functools.partial(open_prepared, prepare(experiment, None, folder, progress).folder.resolve())
+        served = functools.partial(
+            open_prepared, prepare(experiment, folder=folder, progress=progress).folder.resolve()
+        )
     with (
         ReaderProcesses(served, host, port, readers, access, limits) as processes,
         _published_addresses(processes.addresses, addresses),

@@ -20,8 +20,8 @@ def prepare(
     experiment: Experiment | str | Path,
     rows: Any = None,
     folder: str | Path | None = None,
-    progress: Progress | None = None,
     *,
+    progress: Progress | None = None,
     ray: str | None = None,
 ) -> Dataset:
     """Returns the encoded dataset of an experiment, and prepares it first if it does not exist.
@@ -40,10 +40,15 @@ def prepare(
 
     Raises:
         DataError, ConfigError, FeatureError: bad input, named by file, line, column and value.
+        TypeError: two folders are given.
         EnvironmentMismatch, WorkersLost: Ray is not installed or not reachable; workers die repeatedly.
     """
     experiment = as_experiment(experiment)
     if isinstance(rows, str | Path):
+        if folder is not None:
+            raise TypeError(
+                "the dataset's folder is given twice; name what follows it: prepare(experiment, folder, progress=…)"
+            )
         rows, folder = None, rows
     frame = None if rows is None else Frame.of(rows)
     chosen = prepared_folder(experiment, frame) if folder is None else Path(folder)

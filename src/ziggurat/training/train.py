@@ -136,7 +136,7 @@ def train(
                 copy = None if prepared is None else Path(prepared)
                 dataset = dataset_of_readers(run, copy, progress, resumes=resumes)
             else:
-                dataset = prepare(experiment, rows, prepared, progress)
+                dataset = prepare(experiment, rows, prepared, progress=progress)
             if not is_new and not resumes:
                 progress.note(
                     f"{folder}: was started with another config or other versions and has trained no step: starting "

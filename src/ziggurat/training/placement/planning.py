@@ -148,6 +148,6 @@ def _planning_input(
     kind = "cuda" if local and pick_device(experiment.training.device).type == "cuda" else "cpu"
     topology = resolve_topology(config, kind, hosts=hosts, devices=devices, memory_bytes=memory_bytes)
     check_batch_size(experiment.training.batch_size, topology.world_size)
-    dataset = prepare(experiment, None, prepared, progress)
+    dataset = prepare(experiment, folder=prepared, progress=progress)
     tables, run = experiment.layout(dataset.schema).tables, Path("runs") / experiment.name
     return planning_input(experiment, topology, tables, dataset.folder, run), dataset.folder

@@ -105,7 +105,7 @@ def scale(
     if len(experiments) < MIN_SIZES:
         raise _too_few(len(experiments))
     _check_folder(folder)
-    dataset = prepare(experiment, None, prepared, progress)
+    dataset = prepare(experiment, folder=prepared, progress=progress)
     if not dataset.split(split).rows:
         raise ConfigError(f"the {split} split has no rows", "choose another --split, or give data.split a share")
     sized = sized_experiments(experiments, dataset.schema)
