@@ -15,9 +15,7 @@ from reader_kit import FLOAT, INTEGER, TEXT, many, read, schema
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch
 from ziggurat.data.readers.source import open_source
-from ziggurat.data.readers.sql import config as sql_config
-from ziggurat.data.readers.sql import duckdb as duckdb_source
-from ziggurat.data.readers.sql import sqlite as sqlite_source
+from ziggurat.data.readers.sql import table
 from ziggurat.data.readers.sql.duckdb import DuckdbSource
 from ziggurat.data.readers.sql.sqlite import SqliteSource
 from ziggurat.training.api import load_experiment, predict_files, prepare, train
@@ -64,8 +62,7 @@ COLUMNS = schema(user=INTEGER, item=TEXT, price=FLOAT)
 def test_tables_views_and_queries(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, kind)
     expected = [(k % 40, f"item {k % 13}", k / 4) for k in range(ROWS)]
-    for module in (sql_config, sqlite_source, duckdb_source):
-        monkeypatch.setattr(module, "GROUP_ROWS", 64)
+    monkeypatch.setattr(table, "GROUP_ROWS", 64)
     reader = open_source(source(kind, table="events"), tmp_path, COLUMNS, block_bytes=1_200)
     whole = read(reader)
     assert whole.rows == expected

@@ -71,24 +71,26 @@ def established_values(config: Config) -> dict[str, Any]:
     A fingerprint of these values stays what it was when such a key is added, so that what was prepared before stays
     valid.
     """
-    plain = config.model_dump(mode="json")
-    values: dict[str, Any] = {}
-    for name, field in type(config).model_fields.items():
-        value = getattr(config, name)
-        if name in config.NEWER and value == field.get_default(call_default_factory=True, validated_data={}):
-            continue
-        key = field.alias or name
-        values[key] = _established(value, plain[key])
-    return values
+    return _established(config, config.model_dump(mode="json"))
 
 
 def _established(value: Any, plain: Any) -> Any:
+    """Returns ``plain``, the JSON of ``value``, without newer keys that have their defaults."""
     if isinstance(value, Config) and isinstance(plain, dict) and IMPORT_KEY not in plain:
-        return established_values(value)
+        return {
+            field.alias or name: _established(getattr(value, name), plain[field.alias or name])
+            for name, field in type(value).model_fields.items()
+            if not (name in value.NEWER and _is_default(value, name))
+        }
     if isinstance(value, tuple | list):
         items = cast("tuple[Any, ...] | list[Any]", value)
         return [_established(each, one) for each, one in zip(items, plain, strict=True)]
     return plain
+
+
+def _is_default(config: Config, name: str) -> bool:
+    field = type(config).model_fields[name]
+    return getattr(config, name) == field.get_default(call_default_factory=True, validated_data={})
 
 
 def parse_config(

@@ -169,7 +169,7 @@ _SECONDS = _all(_WHOLE, _between(7e8, 2.2e9))
 _STARS = _all(_present(r"[0-9](?:\.[05])?|10"), _between(0, 10), _recurring)
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _ASIN = _all(_present("[0-9A-Z]{10}"), _recurring)
-_REVIEWER = _present("[A-Z0-9]{11,24}")
+_AMAZON_IDS = {"user_id": _present("[A-Z0-9]{11,24}"), "item_id": _ASIN}
 _PAIRS = _present("[^\x01\x02\x03]*\x02[^\x01\x02\x03]*\x03.*")
 _RATING = LayoutLabel("rating", "the rating of the layout; positive from 4 on", at_least=4.0)
 _CRITEO_NUMBERS, _CRITEO_IDS = [f"I{k}" for k in range(1, 14)], [f"C{k}" for k in range(1, 27)]
@@ -180,37 +180,35 @@ _ALI_CCP = (
     "lines of Python (docs/values.md, public layouts)",
 )
 
+
+def _rating_log(name: str, ids: tuple[str, str], looks: Mapping[str, Check]) -> Layout:
+    """Returns the layout of lines of two ids, a rating and seconds since 1970, without a header.
+
+    Args:
+        name: the layout's name.
+        ids: the names of the first two columns, ``user_id`` and ``item_id`` in their order.
+        looks: how the ids look, by these names.
+    """
+    return Layout(
+        name,
+        (*ids, "rating", "timestamp"),
+        looks={**looks, "rating": _STARS, "timestamp": _SECONDS},
+        label=_RATING,
+        group="user_id",
+        time="timestamp",
+        time_format="seconds",
+        kinds=_ids(["user_id", "item_id"]),
+    )
+
+
 LAYOUTS: tuple[Layout, ...] = (
-    Layout(
+    _rating_log(
         "MovieLens (u.data, ratings.dat) or another log of user, item, rating, time",
-        ("user_id", "item_id", "rating", "timestamp"),
-        looks={"user_id": _all(_WHOLE, _recurring), "item_id": _WHOLE, "rating": _STARS, "timestamp": _SECONDS},
-        label=_RATING,
-        group="user_id",
-        time="timestamp",
-        time_format="seconds",
-        kinds=_ids(["user_id", "item_id"]),
+        ("user_id", "item_id"),
+        {"user_id": _all(_WHOLE, _recurring), "item_id": _WHOLE},
     ),
-    Layout(
-        "Amazon ratings (user, item, rating, time)",
-        ("user_id", "item_id", "rating", "timestamp"),
-        looks={"user_id": _REVIEWER, "item_id": _ASIN, "rating": _STARS, "timestamp": _SECONDS},
-        label=_RATING,
-        group="user_id",
-        time="timestamp",
-        time_format="seconds",
-        kinds=_ids(["user_id", "item_id"]),
-    ),
-    Layout(
-        "Amazon ratings (item, user, rating, time)",
-        ("item_id", "user_id", "rating", "timestamp"),
-        looks={"user_id": _REVIEWER, "item_id": _ASIN, "rating": _STARS, "timestamp": _SECONDS},
-        label=_RATING,
-        group="user_id",
-        time="timestamp",
-        time_format="seconds",
-        kinds=_ids(["user_id", "item_id"]),
-    ),
+    _rating_log("Amazon ratings (user, item, rating, time)", ("user_id", "item_id"), _AMAZON_IDS),
+    _rating_log("Amazon ratings (item, user, rating, time)", ("item_id", "user_id"), _AMAZON_IDS),
     Layout(
         "Criteo (label, 13 counts, 26 hashed categories)",
         ("label", *_CRITEO_NUMBERS, *_CRITEO_IDS),

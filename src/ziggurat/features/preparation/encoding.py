@@ -113,13 +113,18 @@ def _encode_feature(
     return {split: {feature.name: id_column(feature, codes.take(rows), ids)} for split, rows in rows_of.items()}
 
 
-def _take_targets(targets: Targets, parts: StagedParts, part: int, rows_of: RowsOfSplits) -> dict[Split, Columns]:
+def staged_targets(targets: Targets) -> list[str]:
+    """Returns the names of the staged target columns that the dataset will have."""
     names = [label_column(label.name) for label in targets.labels]
     names += [count_column(label.name) for label in targets.labels if label.trials is not None]
     names += [WEIGHT_COLUMN] * (targets.weight is not None)
     names += [GROUP_COLUMN] * (targets.group is not None)
     names += [TIME_COLUMN] * (targets.time is not None)
-    staged = {name: parts.target(part, name) for name in names}
+    return names
+
+
+def _take_targets(targets: Targets, parts: StagedParts, part: int, rows_of: RowsOfSplits) -> dict[Split, Columns]:
+    staged = {name: parts.target(part, name) for name in staged_targets(targets)}
     return {
         split: dict(target_columns({name: values[rows] for name, values in staged.items()}))
         for split, rows in rows_of.items()

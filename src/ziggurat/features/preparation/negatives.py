@@ -19,12 +19,13 @@ import pyarrow as pa
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress
-from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
+from ziggurat.core.schema import label_column
 from ziggurat.data.encoded.manifest import SPLITS, Split
 from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.columns import Codes, encode_column
 from ziggurat.features.negatives_config import NegativesConfig, PopularityNegatives
 from ziggurat.features.preparation.block_batching import PART_ROWS
+from ziggurat.features.preparation.encoding import staged_targets
 from ziggurat.features.preparation.negative_sampling import NO_ITEM, Int64Array, NegativeSampler
 from ziggurat.features.preparation.parts import (
     ITEM_COLUMN,
@@ -255,7 +256,7 @@ class _PartColumns:
                 for name in plan.id_columns
                 if wanted(name)
             },
-            {} if only is not None else {name: parts.target(part, name) for name in _targets(plan)},
+            {} if only is not None else {name: parts.target(part, name) for name in staged_targets(plan.targets)},
         )
 
     def with_negatives(self, new: _Interleaved, catalogue: _Catalogue) -> StagedPart:
@@ -296,13 +297,6 @@ def _undeclared_item_columns(plan: Preparation, config: NegativesConfig, parts: 
         if len(pairs[0]) == len(items) and (rows > 1).sum() >= _LEAST_RECURRING:
             found.append(name)
     return found
-
-
-def _targets(plan: Preparation) -> list[str]:
-    targets = plan.targets
-    names = [label_column(label.name) for label in targets.labels]
-    optional = {WEIGHT_COLUMN: targets.weight, GROUP_COLUMN: targets.group, TIME_COLUMN: targets.time}
-    return [*names, *(name for name, column in optional.items() if column is not None)]
 
 
 def _decoded(values: pa.Array, codes: Codes, rows: Int64Array | None) -> pa.Array:

@@ -12,9 +12,6 @@ from ziggurat.core.errors import DataError, nearest
 from ziggurat.data.readers.reader import CellsConfig
 from ziggurat.data.readers.source_files import SourceFile
 
-GROUP_ROWS = 2**17
-"""Rows of a group, which can be read without those before it."""
-
 
 class DatabaseSource(CellsConfig):
     """Settings shared by the configs of databases."""

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError, EnvironmentMismatch
-from ziggurat.data.readers.columnar.file import ColumnarFile, check_expansion, estimated_row_bytes, explained_reads
+from ziggurat.data.readers.columnar.file import check_expansion, explained_reads
 from ziggurat.data.readers.columnar.paths import ColumnPath
 from ziggurat.data.readers.source_files import SourceFile
-from ziggurat.data.readers.sql.config import GROUP_ROWS, DatabaseSource, chosen_table, quoted
+from ziggurat.data.readers.sql.config import DatabaseSource, chosen_table, quoted
+from ziggurat.data.readers.sql.table import DatabaseTable
 
 WHAT = "DuckDB"
 MAGIC, MAGIC_AT = b"DUCK", 8
@@ -27,33 +28,26 @@ class DuckdbSource(DatabaseSource):
     name: Literal["duckdb"] = "duckdb"
 
 
-class DuckdbTable(ColumnarFile):
+class DuckdbTable(DatabaseTable):
     """The rows of a table or a query."""
 
     def __init__(self, file: SourceFile, connection: Any, config: DuckdbSource) -> None:
-        self._file, self._connection = file, connection
+        super().__init__(file)
+        self._connection = connection
         self._rows, self._order = _rows_of(file, connection, config)
         ((self.rows,),) = connection.execute(f"SELECT count(*) FROM {self._rows}").fetchall()
         self.schema = _reader(connection, f"SELECT * FROM {self._rows} LIMIT 0", 1).schema
         check_expansion(file, self.rows, 1)
 
-    def groups(self) -> list[tuple[int, int]]:
-        total = self.rows or 0
-        sizes = [min(GROUP_ROWS, total - start) for start in range(0, total, GROUP_ROWS)]
-        return [(rows, self._file.size_bytes * rows // total) for rows in sizes]
-
-    def row_bytes(self, paths: Sequence[ColumnPath] | None) -> int:
-        names = self.schema.names if paths is None else [path.column for path in paths]
-        return estimated_row_bytes(self.schema.field(name).type for name in names)
-
     def batches(
         self, paths: Sequence[ColumnPath] | None, rows: int, first_group: int = 0, end_group: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        names = self.schema.names if paths is None else list(dict.fromkeys(path.column for path in paths))
-        limit = "" if end_group is None else f"LIMIT {(end_group - first_group) * GROUP_ROWS} "
+        names = self._columns(paths)
+        first, most = self._span(first_group, end_group)
+        limit = "" if most is None else f"LIMIT {most} "
         statement = (
             f"SELECT {', '.join(quoted(name) for name in names)} FROM "
-            f"(SELECT * FROM {self._rows} ORDER BY {self._order} {limit}OFFSET {first_group * GROUP_ROWS})"
+            f"(SELECT * FROM {self._rows} ORDER BY {self._order} {limit}OFFSET {first})"
         )
         with _explained(self._file):
             for batch in _reader(self._connection, statement, rows):

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from ziggurat.core.errors import DataError
-from ziggurat.data.readers.columnar.file import ColumnarFile, check_expansion, estimated_row_bytes, explained_reads
+from ziggurat.data.readers.columnar.file import check_expansion, explained_reads
 from ziggurat.data.readers.columnar.paths import ColumnPath
 from ziggurat.data.readers.source_files import SourceFile
-from ziggurat.data.readers.sql.config import GROUP_ROWS, DatabaseSource, chosen_table, quoted
+from ziggurat.data.readers.sql.config import DatabaseSource, chosen_table, quoted
+from ziggurat.data.readers.sql.table import DatabaseTable
 
 WHAT = "SQLite"
 MAGIC = b"SQLite format 3\0"
@@ -37,11 +38,12 @@ class SqliteSource(DatabaseSource):
     name: Literal["sqlite"] = "sqlite"
 
 
-class SqliteTable(ColumnarFile):
+class SqliteTable(DatabaseTable):
     """The rows of a table or a query."""
 
     def __init__(self, file: SourceFile, connection: sqlite3.Connection, config: SqliteSource) -> None:
-        self._file, self._connection = file, connection
+        super().__init__(file)
+        self._connection = connection
         rows, order = _rows_of(file, connection, config)
         described = connection.execute(f"SELECT * FROM {rows} LIMIT 0").description
         names = [str(column[0]) for column in described]
@@ -51,24 +53,15 @@ class SqliteTable(ColumnarFile):
         self.schema = pa.schema(list(zip(names, kinds, strict=True)))
         check_expansion(file, self.rows, 1)
 
-    def groups(self) -> list[tuple[int, int]]:
-        total = self.rows or 0
-        sizes = [min(GROUP_ROWS, total - start) for start in range(0, total, GROUP_ROWS)]
-        return [(rows, self._file.size_bytes * rows // total) for rows in sizes]
-
-    def row_bytes(self, paths: Sequence[ColumnPath] | None) -> int:
-        names = self.schema.names if paths is None else [path.column for path in paths]
-        return estimated_row_bytes(self.schema.field(name).type for name in names)
-
     def batches(
         self, paths: Sequence[ColumnPath] | None, rows: int, first_group: int = 0, end_group: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        names = self.schema.names if paths is None else list(dict.fromkeys(path.column for path in paths))
-        limit = -1 if end_group is None else (end_group - first_group) * GROUP_ROWS
+        names = self._columns(paths)
+        first, most = self._span(first_group, end_group)
         columns = ", ".join(quoted(name) for name in names)
         statement = (
             f"SELECT {columns} FROM (SELECT * FROM {self._rows} ORDER BY {self._order} "
-            f"LIMIT {limit} OFFSET {first_group * GROUP_ROWS})"
+            f"LIMIT {-1 if most is None else most} OFFSET {first})"
         )
         with _explained(self._file):
             cursor = self._connection.execute(statement)
