@@ -29,7 +29,7 @@ class Target:
             return 1 + value if self.direction == "at least" else 1 - value
         if self.direction == "at least":
             return value / self.bound
-        return self.bound / value if value else math.inf
+        return self.bound / value if value > 0 else math.inf
 
     def text(self, unit: str) -> str:
         return f"{'≥' if self.direction == 'at least' else '≤'} {_digits(self.bound, 5)}{_spaced(unit)}"

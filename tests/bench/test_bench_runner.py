@@ -275,6 +275,14 @@ def test_a_bound_of_zero_is_cleared_by_distance(value: float, holds: bool) -> No
     assert Target(0.0, "at most").margin(value) == pytest.approx(1 - value)
 
 
+def test_less_than_nothing_clears_an_upper_bound_best() -> None:
+    verdict = judge(
+        {"cost": Target(3.0, "at most"), "more": Target(3.0, "at most")},
+        (Figure("cost", "%", (-5.0,)), Figure("more", "%", (3.84,))),
+    )
+    assert verdict.figure == "more 3.84 %"
+
+
 def test_a_value_of_zero_clears_an_upper_bound_by_any_factor() -> None:
     verdict = judge({"excess": Target(3.0, "at most")}, (Figure("excess", "%", (0.0,)),))
     assert (verdict.holds, verdict.figure) == (True, "excess 0 %")

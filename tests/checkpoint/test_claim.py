@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from checkpoint_kit import Table, saver
-from s3_kit import Proxy
 
+from tests.s3_kit import Proxy
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.store.claim import claimed
 from ziggurat.checkpoint.store.lease import Lease, _become_writer, leased

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_kit import Table, load_tensors, same_bits, saver
-from s3_kit import Proxy
 from torch import Tensor
 from typer.testing import CliRunner
 
+from tests.s3_kit import Proxy
 from ziggurat.checkpoint import writer as writing
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
@@ -268,7 +268,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         (" ", "names no place"),
         ("s3:///prefix", "names no bucket"),
         ("s3//bucket", "relative to the working directory"),
-        ("s4://bucket/x", "no store is known by s4://"),
+        ("s4://bucket/x", "no place is known by s4://"),
         ("memory://x", "is lost when this process ends"),
         ("s3://key:secret@bucket/x", "in the environment"),
         ("s3://bucket/x?versionId=1", "has a ?"),

@@ -7,8 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.s3_fixtures import clear_clients, faulty_server, proxy, s3, s3_server
 from ziggurat.core.schema import GROUP_COLUMN, WEIGHT_COLUMN, Schema, count_column, label_column
 from ziggurat.data.encoded.dataset import Dataset, DatasetWriter
+
+__all__ = ["clear_clients", "faulty_server", "proxy", "s3", "s3_server"]
 
 SCHEMA = Schema(
     dense=("age",),

@@ -6,8 +6,8 @@ from typing import Literal
 
 import pydantic
 
-from ziggurat.checkpoint.store.uri import checked_store_uri
 from ziggurat.core.config import Config
+from ziggurat.core.remote.uri import checked_store_uri
 
 Policy = Literal["full", "one_shot", "consecutive", "intermittent"]
 

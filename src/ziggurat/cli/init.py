@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 
 def command(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILES", help="Files, folders or patterns of one log.", show_default=False)
+        list[str],
+        typer.Argument(metavar="FILES", help="Files, folders, patterns or URLs of one log.", show_default=False),
     ],
     label: Annotated[str | None, typer.Option(help="The label's column; default: inferred.")] = None,
     table: Annotated[str | None, typer.Option(help="The table of a database; default: the only one.")] = None,
@@ -35,6 +35,7 @@ def command(
       ziggurat init clicks.csv --out exp.yaml
       ziggurat init 'logs/*.parquet' --label bought --out exp.yaml
       ziggurat init shop.sqlite --table events --out exp.yaml
+      ziggurat init s3://bucket/logs/ --out exp.yaml
     """
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import atomic_file
@@ -90,7 +91,7 @@ def draft_config(
     """Returns the commented YAML of an experiment that can be trained on these logs without changes.
 
     Args:
-        files: a file, folder or pattern, or several of one log; or rows in memory, as :func:`init` takes them.
+        files: a file, folder, pattern or URL, or several of one log; or rows in memory, as :func:`init` takes them.
         label: the label's column; by default inferred from names and values.
         name: the name of the experiment; by default derived from the files.
         schema: JSON Schema file for editors, to which the YAML then refers.
@@ -99,24 +100,23 @@ def draft_config(
     Raises:
         DataError, ConfigError: the files do not exist, their format is unknown, or no column could be the label.
     """
-    from ziggurat.cli.init_yaml import render
+    from ziggurat.cli.init_yaml import common_folder, render
     from ziggurat.core.errors import DataError
     from ziggurat.data.inference.roles import infer
     from ziggurat.data.inference.sample import SUFFIXES, is_sidecar, sample_table
     from ziggurat.data.readers.frame.reader import Frame
     from ziggurat.data.readers.source_files import resolve_files
 
-    if not isinstance(files, str | Path | list | tuple):
+    if not isinstance(files, str | PurePath | list | tuple):
         frame = Frame.of(files)
         inferred = infer([frame.file], label, sample_table(frame.table))
         return render(inferred, name or "frame", Path(), str(schema) if schema else None)
-    named = [files] if isinstance(files, str | Path) else files
+    named = [files] if isinstance(files, str | PurePath) else files
     found = resolve_files([str(file) for file in named], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
     found = [file for file in found if not is_sidecar(file.path)]
-    folder = Path(os.path.commonpath([file.stored.parent for file in found]) or ".")
     inferred = infer(found, label, table=table)
     name = name or experiment_name(inferred.files["train"][0].path)
-    text = render(inferred, name, folder, str(schema) if schema else None)
+    text = render(inferred, name, common_folder(found), str(schema) if schema else None)
     if _NUL.search(text):
         raise DataError(
             f"{found[0].path}: a name or a value that the config would hold has a NUL character",
@@ -125,11 +125,12 @@ def draft_config(
     return text
 
 
-def experiment_name(path: Path) -> str:
+def experiment_name(path: PurePath) -> str:
     """Derives a name from the file's, or from its folder's if the file has a generic name such as train or data."""
     generic = {"train", "training", "data", "log", "logs", "part", "file"}
     stem = path.name.partition(".")[0]
-    folder = next((parent.name for parent in path.absolute().parents if "=" not in parent.name), "")
+    whole = path.absolute() if isinstance(path, Path) else path
+    folder = next((parent.name for parent in whole.parents if "=" not in parent.name), "")
     if re.sub(r"[\W\d_]", "", stem.lower()) in generic and folder:
         stem = folder
     cleaned = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")

@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ziggurat.cli.model_names import model_names
 from ziggurat.core.errors import INVISIBLE
@@ -18,7 +18,9 @@ from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference, InferredF
 from ziggurat.data.inference.sample import LogSample
 from ziggurat.data.inference.words import plain_name
 from ziggurat.data.readers.csv.reader import WHITESPACE
-from ziggurat.data.readers.source_files import COMPRESSION, UTF_8
+from ziggurat.data.readers.source_files import UTF_8, SourceFile
+from ziggurat.data.readers.suffixes import COMPRESSION
+from ziggurat.data.readers.urls import UrlPath
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
 _LISTED_FILES = 20
@@ -34,20 +36,21 @@ _TIME_PARTS = {
 }
 
 
-def render(found: Inference, name: str, folder: Path, schema: str | None = None) -> str:
+def render(found: Inference, name: str, folder: PurePath, schema: str | None = None) -> str:
     """Returns the YAML text; file names are relative to ``folder``."""
     text = "\n".join(_lines(found, name, folder, schema)) + "\n"
     return _UNPRINTABLE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
-def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Iterator[str]:
+def _lines(found: Inference, name: str, folder: PurePath, schema: str | None) -> Iterator[str]:
     if schema is not None:
         yield f"# yaml-language-server: $schema={schema}"
     yield "# Inferred from the data by `ziggurat init`, with reasons. It can be trained as it is; review it first."
     yield f"name: {scalar(name)}"
     yield "data:"
     if found.sample.format != "frame":
-        yield f"  folder: {scalar(str(folder))}  # relative to the working directory; --data FOLDER replaces it"
+        meaning = "" if isinstance(folder, UrlPath) else "relative to the working directory; "
+        yield f"  folder: {scalar(str(folder))}  # {meaning}--data FOLDER replaces it"
     yield from _source(found, folder)
     yield from _split(found, folder)
     unlabelled = max(label.profile.missing for label in found.labels)
@@ -72,7 +75,7 @@ def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Ite
     yield from _model(found)
 
 
-def _source(found: Inference, folder: Path) -> Iterator[str]:
+def _source(found: Inference, folder: PurePath) -> Iterator[str]:
     sample = found.sample
     rows = "rows unknown" if sample.total_rows is None else f"{sample.total_rows:,} rows"
     examined = "all examined" if sample.complete else f"a sample of {sample.frame.height:,} examined"
@@ -159,7 +162,7 @@ def _origin(sample: LogSample) -> str:
     return "invented names: rename them here and below"
 
 
-def _split(found: Inference, folder: Path) -> Iterator[str]:
+def _split(found: Inference, folder: PurePath) -> Iterator[str]:
     match found.split.name:
         case "files":
             validation = _file_list(found, "validation", folder) if found.files["validation"] else "0.1"
@@ -334,17 +337,35 @@ def _weight_hint(found: Inference) -> str:
     return f"  # column of example weights; {', '.join(found.weights)} may be one" if found.weights else ""
 
 
-def _file_list(found: Inference, part: Part, folder: Path) -> str:
+def common_folder(files: Sequence[SourceFile]) -> PurePath:
+    """Returns the innermost folder of all files, a path or a URL; the working directory if they share none."""
+    remote = [isinstance(file.stored, UrlPath) for file in files]
+    if any(remote) and not all(remote):
+        return Path()
+    shared = Path(os.path.commonpath([file.stored.parent for file in files]) or ".")
+    if not any(remote):
+        return shared
+    return UrlPath(shared) if len(shared.parts) > 1 else Path()
+
+
+def _relative(path: PurePath, folder: PurePath) -> str:
+    """Returns the name of a file in ``folder``, or the whole URL of a file that is in none."""
+    if not isinstance(path, UrlPath):
+        return os.path.relpath(path, folder)
+    return str(path) if path.query or not isinstance(folder, UrlPath) else "/".join(path.relative_to(folder).parts)
+
+
+def _file_list(found: Inference, part: Part, folder: PurePath) -> str:
     """Lists the files by name, or as one pattern if there are many."""
-    names = [os.path.relpath(file.path, folder) for file in found.files[part]]
+    names = [_relative(file.path, folder) for file in found.files[part]]
     if len(names) > _LISTED_FILES:
         paths = [file.path for file in found.files[part]]
         archives = {file.archive for file in found.files[part]}
         if len(archives) == 1 and (archive := archives.pop()) is not None:
-            return _flow([os.path.relpath(archive / f"*{paths[0].suffix}", folder)])
-        shared = os.path.relpath(os.path.commonpath([path.parent for path in paths]), folder)
+            return _flow([_relative(archive / f"*{paths[0].suffix}", folder)])
+        shared = _relative(common_folder(found.files[part]), folder)
         suffix = "".join(paths[0].suffixes[-2:] if paths[0].suffix.lower() in COMPRESSION else paths[0].suffixes[-1:])
-        return _flow([str(Path(shared) / "**" / f"*{suffix}")])
+        return _flow([f"{shared}/**/*{suffix}" if shared != "." else f"**/*{suffix}"])
     return _flow(names)
 
 

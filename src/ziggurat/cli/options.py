@@ -19,7 +19,9 @@ Overrides = Annotated[
         "--set", metavar="KEY=VALUE", help="Override a config key, for example training.epochs=3; may be repeated."
     ),
 ]
-DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder of the raw files; replaces data.folder.")]
+DataFolder = Annotated[
+    str | None, typer.Option("--data", metavar="FOLDER", help="Folder or URL of the raw files; replaces data.folder.")
+]
 PreparedOutput = Annotated[
     Path | None, typer.Option("--prepared", help="Folder of the prepared dataset; default: prepared/NAME-HASH.")
 ]

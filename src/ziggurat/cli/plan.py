@@ -109,7 +109,7 @@ def _page_path(config: Path, target: Path, writes: bool) -> Path:
     return page
 
 
-def _experiment(config: Path, overrides: list[str], data: Path | None, planner: str | None) -> Experiment:
+def _experiment(config: Path, overrides: list[str], data: str | None, planner: str | None) -> Experiment:
     """Loads the experiment with the given planner, with the settings in the file if it configures the same planner."""
     from ziggurat.core.errors import ConfigError
     from ziggurat.planning.config import PLANNERS

@@ -19,6 +19,7 @@ from ziggurat.data.encoded.dataset import BLOCK_ROWS
 from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
 from ziggurat.data.readers.cells.times import checked_time_format, holds_hours
 from ziggurat.data.readers.source import SourceConfig
+from ziggurat.data.readers.urls import LogFolder
 from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.labels import LabelConfig as LabelConfig
 from ziggurat.features.negatives_config import NegativesConfig
@@ -85,8 +86,9 @@ class DataConfig(Config):
 
     NEWER: ClassVar[frozenset[str]] = frozenset({"negatives"})
 
-    folder: Path = Path()
-    """Folder that relative paths of files refer to; itself relative to the working directory."""
+    folder: LogFolder = Path()
+    """Folder that relative paths of files refer to, itself relative to the working directory; or a URL, such as
+    s3://BUCKET/logs."""
     source: SourceConfig
     """The files and their format."""
     split: SplitConfig = RandomSplit()

@@ -8,9 +8,9 @@ from pathlib import Path
 from ziggurat.checkpoint.folder import BEST_FILE, CHECKPOINTS, ENVIRONMENT, CheckpointFolder
 from ziggurat.checkpoint.reader import FOLDER
 from ziggurat.checkpoint.store.object_store import open_store
-from ziggurat.checkpoint.store.uri import checked_store_uri
 from ziggurat.core.errors import RunFolderError, nearest
 from ziggurat.core.files import LOCK_FILE
+from ziggurat.core.remote.uri import checked_store_uri
 from ziggurat.core.untrusted import Damage, read_json_object, read_yaml
 
 CONFIG = "config.yaml"

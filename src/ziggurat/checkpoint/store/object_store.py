@@ -9,29 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from ziggurat.checkpoint.store.errors import (
-    endpoint,
+from ziggurat.checkpoint.store.store import MANIFESTS, LocalStore, Store, TooLarge, Unreachable
+from ziggurat.core.errors import DataError, RunFolderError, ZigguratError
+from ziggurat.core.remote.errors import (
     explained,
     is_empty_range,
     is_missing_bucket,
     is_refused_creation,
     is_unknown_request,
 )
-from ziggurat.checkpoint.store.store import MANIFESTS, LocalStore, Store, TooLarge, Unreachable
-from ziggurat.checkpoint.store.uri import S3, local_folder
-from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError, ZigguratError
+from ziggurat.core.remote.file_system import open_file_system
+from ziggurat.core.remote.uri import local_folder
 from ziggurat.core.untrusted import MAX_TEXT_BYTES
-
-REQUEST_ATTEMPTS = 5
-"""How often a request is tried, unless AWS_MAX_ATTEMPTS is set."""
-BODY_ATTEMPTS = 2
-"""How often a response's body is read if the connection breaks off."""
-CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10, 30
 
 
 def open_store(place: str | Path) -> Store:
@@ -63,7 +56,7 @@ class ObjectStore:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/") if not url.endswith("://") else url
-        self._files, self._root = _opened(self.url)
+        self._files, self._root = open_file_system(self.url)
 
     def where(self, folder: str, name: str = "") -> str:
         return "/".join(part for part in (self.url, folder, name) if part)
@@ -184,37 +177,6 @@ class ObjectStore:
         except Exception as error:
             what, hint = explained(error, self.url)
             raise kind(f"{problem}: {what}", hint) from error
-
-
-def _opened(url: str) -> tuple[Any, str]:
-    """Returns the fsspec file system of a URL, and the path of the root in it."""
-    from fsspec.core import url_to_fs  # imported here, as only runs with a URL need it
-
-    is_s3 = url.partition("://")[0] in S3
-    try:
-        files, root = url_to_fs(url, use_listings_cache=False, **(_s3_options() if is_s3 else {}))
-    except ImportError as error:
-        hint = 'pip install "ziggurat[s3]"' if is_s3 else "install that package"
-        raise EnvironmentMismatch(f"{url}: needs a package that is not installed: {error}", hint) from error
-    except ValueError as error:
-        what, hint = explained(error, url)
-        raise EnvironmentMismatch(f"{url}: {what}", hint) from error
-    if is_s3:
-        files.retries = BODY_ATTEMPTS
-    return files, root.rstrip("/")
-
-
-def _s3_options() -> dict[str, Any]:
-    retries: dict[str, Any] = {}
-    if "AWS_MAX_ATTEMPTS" not in os.environ:
-        retries["total_max_attempts"] = REQUEST_ATTEMPTS
-    if "AWS_RETRY_MODE" not in os.environ:
-        retries["mode"] = "standard"
-    return {
-        "endpoint_url": endpoint(),
-        "max_concurrency": 1,  # one request per file: a checkpoint has many files already
-        "config_kwargs": {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S, "retries": retries},
-    }
 
 
 def _supports_creation(files: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 
 import polars as pl
 import pyarrow as pa
@@ -129,7 +129,7 @@ def _without_header(data: bytes, header: bytes, dialect: Dialect) -> bytes:
     return data[end:] if record == header else data
 
 
-def _cells(record: bytes, dialect: Dialect, path: Path) -> list[str]:
+def _cells(record: bytes, dialect: Dialect, path: PurePath) -> list[str]:
     cells = dialect.split(record)
     if isinstance(cells, str) or b"\n" in record:
         raise DataError(

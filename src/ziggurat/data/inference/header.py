@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 import polars as pl
 
@@ -18,7 +18,7 @@ from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import read_head
 
 
-def is_header(first: Sequence[str], body: pl.DataFrame, path: Path) -> bool:
+def is_header(first: Sequence[str], body: pl.DataFrame, path: PurePath) -> bool:
     """Whether the first line names the columns: every cell has a letter, and differs from the cells below.
 
     Args:
@@ -88,7 +88,7 @@ def _named_columns(file: SourceFile, dialect: Dialect) -> list[str]:
     return first if any(_is_number(cell) for cell in second) else []
 
 
-def _header_error(cells: Sequence[str], repeated: Sequence[str], path: Path) -> DataError:
+def _header_error(cells: Sequence[str], repeated: Sequence[str], path: PurePath) -> DataError:
     places = " and ".join(str(place) for place, cell in enumerate(cells, 1) if cell == repeated[0])
     return DataError(
         f"{path}, line 1: the header names column {repeated[0]!r} twice, in places {places}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import PurePath
 
 from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.core.schema import ValueType
@@ -21,7 +21,7 @@ from ziggurat.data.inference.label_kinds import (
 from ziggurat.data.inference.words import LABEL_WORDS, format_number, words
 
 
-def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: Path) -> list[InferredLabel]:
+def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: PurePath) -> list[InferredLabel]:
     """Returns the labels: ``requested``, or found by name, as a rating, or by position.
 
     Raises:
@@ -63,7 +63,7 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
     )
 
 
-def _requested_label(profiles: Sequence[ColumnProfile], requested: str, path: Path) -> InferredLabel:
+def _requested_label(profiles: Sequence[ColumnProfile], requested: str, path: PurePath) -> InferredLabel:
     names = [profile.name for profile in profiles]
     if requested not in names:
         close = nearest(requested, names)

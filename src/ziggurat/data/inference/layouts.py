@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import Literal
 
 import polars as pl
@@ -95,7 +95,7 @@ def _at_commas(sample: LogSample) -> pl.DataFrame:
 
 
 def label_of(
-    layout: Layout | None, profiles: Sequence[ColumnProfile], requested: str | None, path: Path
+    layout: Layout | None, profiles: Sequence[ColumnProfile], requested: str | None, path: PurePath
 ) -> list[InferredLabel]:
     """Returns the labels: the requested one, that of the layout, or what any log may have.
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, Literal, cast
 
 import polars as pl
@@ -107,14 +107,14 @@ class LogSample:
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def is_sidecar(path: Path) -> bool:
+def is_sidecar(path: PurePath) -> bool:
     """Whether a file in a folder of logs was written by ziggurat itself, with information about the logs."""
     return path.name == "dataset.json" or path.name.endswith(".truth.json")
 
 
 def detect_format(file: SourceFile) -> FormatName:
     """Detects the format by the first bytes, then by the suffix, then by the first lines; CSV by default."""
-    with file.stored.open("rb") as stream:
+    with file.open() as stream:
         magic = stream.read(HEAD_BYTES)
     for name, kind in _MAGIC.items():
         if magic.startswith(name):
@@ -179,7 +179,7 @@ def _sample_folders(files: Sequence[SourceFile], limit_bytes: int, table: str | 
 
 
 def _sample(files: Sequence[SourceFile], limit_bytes: int, table: str | None) -> LogSample:
-    formats: dict[Path, FormatName] = {file.path: detect_format(file) for file in files}
+    formats: dict[PurePath, FormatName] = {file.path: detect_format(file) for file in files}
     if len(set(formats.values())) > 1:
         listed = ", ".join(f"{path.name} ({kind})" for path, kind in formats.items())
         raise DataError(f"files of several formats: {listed}", "run `ziggurat init` on files of one format")

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import zipfile
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
+from typing import IO, cast
 
 from ziggurat.core.errors import DataError, nearest
+from ziggurat.core.remote.remote_file import RemoteFile
 
 ZIP_SUFFIX = ".zip"
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
 _LISTED = 12
+
+Stored = Path | RemoteFile
+"""What holds the bytes of an archive."""
+
+
+def open_stored(stored: Stored) -> IO[bytes]:
+    """Opens what holds the bytes.
+
+    Raises:
+        DataError, OSError: it cannot be read.
+    """
+    return cast("IO[bytes]", stored.open() if isinstance(stored, RemoteFile) else stored.open("rb"))
 
 
 def within_archive(path: Path) -> tuple[Path, str] | None:
@@ -21,7 +35,7 @@ def within_archive(path: Path) -> tuple[Path, str] | None:
     return None
 
 
-def matching_members(archive: Path, pattern: str) -> list[str]:
+def matching_members(archive: Stored, pattern: str) -> list[str]:
     """Returns the names of the files in ``archive`` that ``pattern`` names.
 
     Raises:
@@ -34,11 +48,11 @@ def matching_members(archive: Path, pattern: str) -> list[str]:
     if found:
         return found
     close = nearest(pattern, names)
-    hint = f"did you mean {str(archive / close)!r}?" if close else f"it holds: {_listed(names)}"
+    hint = f"did you mean {f'{archive}/{close}'!r}?" if close else f"it holds: {_listed(names)}"
     raise DataError(f"{archive}: holds no file {pattern!r}", hint)
 
 
-def only_member(archive: Path) -> str:
+def only_member(archive: Stored) -> str:
     """Returns the name of the one file in ``archive``; hidden files and those that macOS adds are ignored.
 
     Raises:
@@ -51,12 +65,12 @@ def only_member(archive: Path) -> str:
         raise DataError(f"{archive}: holds no files", "remove it from `files`, or write it anew")
     raise DataError(
         f"{archive}: holds {len(names):,} files: {_listed(names)}",
-        f"name the one to read: {archive / names[0]}; or those of one log by a pattern: "
-        f"{archive / ('*' + PurePosixPath(names[0]).suffix)}",
+        f"name the one to read: {archive}/{names[0]}; or those of one log by a pattern: "
+        f"{archive}/*{PurePosixPath(names[0]).suffix}",
     )
 
 
-def member_info(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
+def member_info(archive: zipfile.ZipFile, name: str, path: PurePath) -> zipfile.ZipInfo:
     """Returns the entry of a file in an open archive, which can be read.
 
     Raises:
@@ -73,14 +87,14 @@ def member_info(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipI
     return info
 
 
-def member_names(archive: Path) -> list[str]:
+def member_names(archive: Stored) -> list[str]:
     """Returns the names of all files in ``archive``, without hidden ones.
 
     Raises:
         DataError: it is no zip archive.
     """
     try:
-        with zipfile.ZipFile(archive) as opened:
+        with open_stored(archive) as stored, zipfile.ZipFile(stored) as opened:
             infos = opened.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, UnicodeDecodeError) as error:
         if isinstance(error, PermissionError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ziggurat.core.errors import DataError
-from ziggurat.data.readers.source_files import COMPRESSION, SourceFile
+from ziggurat.data.readers.source_files import SourceFile
+from ziggurat.data.readers.suffixes import COMPRESSION
 
 HEAD_BYTES = 512
 """Enough for the mark of a tar archive, which follows the name and the rights of its first file."""

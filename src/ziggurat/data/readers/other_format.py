@@ -14,9 +14,10 @@ from ziggurat.data.readers.json_lines.reader import JsonLinesSource
 from ziggurat.data.readers.json_lines.records_kind import find_records_kind
 from ziggurat.data.readers.orc.reader import OrcSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
-from ziggurat.data.readers.source_files import SourceFile, format_suffix
+from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.sql.duckdb import DuckdbSource
 from ziggurat.data.readers.sql.sqlite import SqliteSource
+from ziggurat.data.readers.suffixes import format_suffix
 
 _PLAIN = {
     ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet",

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import ClassVar, Literal, Self
 
 import pydantic
@@ -115,7 +115,7 @@ class RawSource(ABC):
         self.files = tuple(files)
 
     @property
-    def paths(self) -> tuple[Path, ...]:
+    def paths(self) -> tuple[PurePath, ...]:
         return tuple(file.path for file in self.files)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import Annotated
 
 import pydantic
@@ -44,7 +44,7 @@ SourceConfig = Annotated[
 
 def open_source(
     config: AnySource | FrameSource,
-    folder: Path,
+    folder: PurePath,
     schema: RawSchema,
     files: Sequence[str] | None = None,
     *,
@@ -56,7 +56,7 @@ def open_source(
 
     Args:
         config: the source.
-        folder: the folder to which relative file names refer.
+        folder: the folder, or its URL, to which relative file names refer.
         schema: the columns to deliver.
         files: names to use instead of the config's own, such as the validation and test files of a split.
         block_bytes: approximate bytes of text, or of decoded Parquet, in a block; memory use is a small multiple of it.

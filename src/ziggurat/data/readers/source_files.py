@@ -1,4 +1,4 @@
-"""Resolves the paths, folders and globs of a source against one folder, in a fixed order."""
+"""Resolves the paths, URLs, folders and globs of a source against one folder, in a fixed order."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import hashlib
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+
+import pyarrow as pa
 
 from ziggurat.core.errors import DataError, nearest
+from ziggurat.core.remote.remote_file import RemoteFile
 from ziggurat.data.readers.archives import ZIP_SUFFIX, matching_members, member_names, only_member, within_archive
+from ziggurat.data.readers.suffixes import COMPRESSION, format_suffix, is_hidden, is_marker
+from ziggurat.data.readers.urls import UrlPath, is_url, joined, resolve_url
 
 UTF_8 = "utf-8"
-
-COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz", ZIP_SUFFIX: "zip"}
-"""Suffix of a compressed text file, in lower case -> the name of its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +24,32 @@ class SourceFile:
     """A file as it was when the source was opened.
 
     Attributes:
-        path: the path of the file.
+        path: the path of the file, or its URL.
         name: its path relative to the source's folder, or its full path if it is elsewhere.
-        size_bytes: its size on disk.
-        modified_ns: its modification time.
+        size_bytes: its size, as stored.
+        modified_ns: its modification time; of a file at a URL a number that depends on its version.
         archive: the zip archive that holds the file; ``path`` is then the archive, or leads on to the member.
         member: the name of the file in the archive.
         encoding: the encoding of its text.
         lone_returns: whether its lines end in carriage returns alone.
         records: ``lines``, or what is turned into lines: ``array`` or ``python``.
+        remote: where the bytes are, if not on a disk of this machine.
     """
 
-    path: Path
+    path: PurePath
     name: str
     size_bytes: int
     modified_ns: int
-    archive: Path | None = None
+    archive: PurePath | None = None
     member: str = ""
     encoding: str = UTF_8
     lone_returns: bool = False
     records: str = "lines"
+    remote: RemoteFile | None = None
 
     @property
-    def stored(self) -> Path:
-        """The file on the disk that holds the bytes."""
+    def stored(self) -> PurePath:
+        """The file that holds the bytes."""
         return self.archive or self.path
 
     @property
@@ -63,14 +67,36 @@ class SourceFile:
         """The suffix that indicates the format of the text, in lower case."""
         return format_suffix(Path(self.member) if self.member else self.path)
 
+    @property
+    def on_disk(self) -> Path:
+        """The file on a disk of this machine that holds the bytes.
+
+        Raises:
+            DataError: it is elsewhere.
+        """
+        if self.remote is not None:
+            raise DataError(f"{self.path}: a database is read from a disk, not over the network", "copy it to a disk")
+        return Path(self.stored)
+
+    def open(self) -> pa.NativeFile:
+        """Opens the stored bytes, on a disk or elsewhere.
+
+        Raises:
+            DataError, OSError: they cannot be read.
+        """
+        return pa.OSFile(str(self.stored)) if self.remote is None else pa.PythonFile(self.remote.open(), "r")
+
     def check_unchanged(self) -> None:
         """Validates that the file still exists and is unchanged since the source was opened.
 
         Raises:
             DataError: the file vanished or changed.
         """
+        if self.remote is not None:
+            self.remote.check_unchanged()
+            return
         try:
-            now = self.stored.stat()
+            now = self.on_disk.stat()
         except OSError as error:
             raise DataError(
                 f"{self.path}: vanished while it was being read ({error.strerror})",
@@ -83,13 +109,13 @@ class SourceFile:
             )
 
 
-def resolve_files(names: Sequence[str], folder: Path, suffixes: Sequence[str]) -> tuple[SourceFile, ...]:
+def resolve_files(names: Sequence[str], folder: PurePath, suffixes: Sequence[str]) -> tuple[SourceFile, ...]:
     """Resolves ``names`` to files, each listed once, in the order of ``names``.
 
     Args:
         names: paths, folders (all files below with one of ``suffixes``, sorted, hidden files skipped) and globs
-            (sorted; ``**`` matches across folders), relative to ``folder``.
-        folder: the folder to which relative names refer.
+            (sorted; ``**`` matches across folders), relative to ``folder``; or URLs of these.
+        folder: the folder to which relative names refer, a path or a URL.
         suffixes: the format's suffixes, such as ``.csv``; a compression suffix may follow.
 
     Raises:
@@ -99,8 +125,11 @@ def resolve_files(names: Sequence[str], folder: Path, suffixes: Sequence[str]) -
     if not names:
         raise DataError("the source names no files", "list at least one file, folder or glob under `files`")
     try:
-        found = dict.fromkeys(path for name in names for path in _resolve(name, folder, suffixes))
-        return tuple(_source_file(path, folder) for path in found)
+        named = (file for name in names for file in _files_of(joined(name, folder), folder, suffixes))
+        found: dict[str, SourceFile] = {}
+        for file in named:
+            found.setdefault(str(file.path), file)
+        return tuple(found.values())
     except PermissionError as error:
         raise no_permission(Path(str(error.filename))) from error
 
@@ -111,9 +140,18 @@ def fingerprint_files(files: Iterable[SourceFile]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def no_permission(path: Path) -> DataError:
+def no_permission(path: PurePath) -> DataError:
     """Returns the error for a file or folder that the current user may not read."""
     return DataError(f"{path}: no permission to read", f"make it readable for this user: chmod +r '{path}'")
+
+
+def _files_of(name: str, folder: PurePath, suffixes: Sequence[str]) -> Iterator[SourceFile]:
+    """Yields the files that a path or a URL names."""
+    if is_url(name):
+        yield from (_remote_file(remote, member, folder) for remote, member in resolve_url(name, suffixes))
+    else:
+        path = name.partition("://")[2] if "://" in name else name
+        yield from (_source_file(path, Path(folder)) for path in _resolve(path, Path(folder), suffixes))
 
 
 def _resolve(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
@@ -127,7 +165,7 @@ def _resolve(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]
     elif any(mark in name for mark in "*?["):
         anchor = Path(path.anchor) if path.is_absolute() else Path()
         found = anchor.glob(str(path.relative_to(anchor)))
-        matches = sorted(match for match in found if match.is_file() and not _is_marker(match, suffixes))
+        matches = sorted(match for match in found if match.is_file() and not is_marker(match, suffixes))
         if not matches:
             raise DataError(f"{path}: no file matches this pattern", f"correct the pattern, or the folder {folder}")
         yield from matches
@@ -135,18 +173,9 @@ def _resolve(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]
         raise _missing_file_error(path)
 
 
-def _is_marker(path: Path, suffixes: Sequence[str]) -> bool:
-    """Whether a file that a pattern matches is one that writers leave beside data, such as ``_SUCCESS``."""
-    return path.name.startswith((".", "_")) and format_suffix(path) not in suffixes
-
-
 def _files_below(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     next(folder.iterdir(), None)  # raises for a folder without read permission, which would otherwise look empty
-    visible = (
-        path
-        for path in sorted(folder.rglob("*"))
-        if not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-    )
+    visible = (path for path in sorted(folder.rglob("*")) if not is_hidden(path.relative_to(folder)))
     matches = [match for path in visible for match in _of_format(path, suffixes) if path.is_file()]
     if not matches:
         raise DataError(f"{folder}: no file in this folder ends in {', '.join(suffixes)}", "name the files one by one")
@@ -160,11 +189,6 @@ def _of_format(path: Path, suffixes: Sequence[str]) -> list[Path]:
     if path.suffix.lower() == ZIP_SUFFIX and format_suffix(path) == "" and path.is_file():
         return [path / name for name in member_names(path) if format_suffix(Path(name)) in suffixes]
     return []
-
-
-def format_suffix(path: Path) -> str:
-    """Returns the suffix that indicates the file's format, in lower case, ignoring a compression suffix."""
-    return (path.with_suffix("") if path.suffix.lower() in COMPRESSION else path).suffix.lower()
 
 
 def _missing_file_error(path: Path) -> DataError:
@@ -194,3 +218,22 @@ def _source_file(path: Path, folder: Path) -> SourceFile:
         return SourceFile(path, name, status.st_size, status.st_mtime_ns)
     member = only_member(stored) if inside is None else inside[1]
     return SourceFile(path, name, status.st_size, status.st_mtime_ns, stored, member)
+
+
+def _remote_file(remote: RemoteFile, member: str, folder: PurePath) -> SourceFile:
+    stored = UrlPath.of(remote.url)
+    if remote.size_bytes == 0:
+        raise DataError(f"{stored}: the file is empty (0 bytes)", "remove it from `files`, or write it anew")
+    path = stored / member if member else stored
+    if not member and stored.suffix.lower() == ZIP_SUFFIX:
+        member = only_member(remote)
+    inside = isinstance(folder, UrlPath) and path.is_relative_to(folder)
+    return SourceFile(
+        path,
+        "/".join(path.relative_to(folder).parts) if inside else str(path),
+        remote.size_bytes,
+        int.from_bytes(hashlib.sha256(remote.version.encode()).digest()[:7]),
+        archive=stored if member else None,
+        member=member,
+        remote=remote,
+    )

@@ -20,7 +20,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
@@ -148,12 +148,13 @@ def open_sources(
             if files:
                 source = open_source(data.source, data.folder, schema, list(files), block_bytes=block_bytes)
                 sources.append(SplitSource(source, split))
-    seen: dict[Path, int] = {}
+    seen: dict[PurePath, int] = {}
     for item in sources:
         for path in item.source.paths:
-            if seen.setdefault(path.resolve(), item.split) != item.split:
+            place = path.resolve() if isinstance(path, Path) else path
+            if seen.setdefault(place, item.split) != item.split:
                 raise ConfigError(
-                    f"data: {path} is listed for {SPLITS[seen[path.resolve()]]} and for {SPLITS[item.split]}",
+                    f"data: {path} is listed for {SPLITS[seen[place]]} and for {SPLITS[item.split]}",
                     "list every file once: source.files for training, split.validation and split.test for the others",
                 )
     return sources

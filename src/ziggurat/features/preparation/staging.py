@@ -177,7 +177,9 @@ def _stage_file_range(work: _Work, task: _Task) -> list[_Staged]:
     """Runs on a worker: stages the parts of one file range. Files of an earlier, failed try are never recorded."""
     item, file_range = work.sources[task.number], task.file_range
     check_visible(work.folder)
-    check_visible(item.source.paths[file_range.start.file])
+    file = item.source.files[file_range.start.file]
+    if file.remote is None:
+        check_visible(file.on_disk)
     parts: list[_Staged] = []
     with workers(1, "stage") as pool:
         for checked in read_parts(work.plan, item, task.number, file_range.start, file_range.end):

@@ -87,7 +87,7 @@ def predict_files(
         config, needed = predictor.run.experiment.data.source, predictor.transform.raw_schema(labelled=False)
         pass_through = open_pass_through(config, inputs, needed, suffix)
         for path in (out, quarantine_path):
-            _check_not_an_input(path, [file.stored for file in pass_through.files])
+            _check_not_an_input(path, [file.on_disk for file in pass_through.files if file.remote is None])
         if progress is not None and predictor.note is not None:
             progress.note(predictor.note)
         names = column_names(predictor.tasks, levels)

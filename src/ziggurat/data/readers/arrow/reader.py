@@ -1,7 +1,7 @@
 """Arrow IPC files (Feather version 2 among them) and streams as a source: record batches of typed columns.
 
-Files are memory-mapped, so a large record batch that is not compressed is read slice by slice. What a file says about
-its buffers is validated before they are read.
+Files on a disk are memory-mapped, so a large record batch that is not compressed is read slice by slice. What a file
+says about its buffers is validated before they are read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ArrowSource(CellsConfig):
 class _ArrowColumns(ColumnarFile):
     """What files and streams share."""
 
-    def __init__(self, file: SourceFile, mapped: pa.MemoryMappedFile, schema: pa.Schema) -> None:
+    def __init__(self, file: SourceFile, mapped: pa.NativeFile, schema: pa.Schema) -> None:
         self._file, self._mapped, self.schema = file, mapped, schema
         check_names(schema)
 
@@ -75,20 +75,28 @@ class _ArrowColumns(ColumnarFile):
 class ArrowFile(_ArrowColumns):
     """An open Arrow IPC file: its record batches can be read in any order."""
 
-    def __init__(self, file: SourceFile, mapped: pa.MemoryMappedFile) -> None:
+    def __init__(self, file: SourceFile, mapped: pa.NativeFile) -> None:
         reader = ipc.open_file(mapped)
         super().__init__(file, mapped, reader.schema)
         self._batches = reader.num_record_batches
-        self.rows = pyarrow.dataset.dataset(str(file.path), format="ipc").count_rows() if self._batches else 0
+        self.rows = self._count()
         self._groups: list[tuple[int, int]] | None = None
+
+    def _count(self) -> int:
+        if not self._batches:
+            return 0
+        if self._file.remote is not None:
+            return sum(self._rows_of_batches())
+        return pyarrow.dataset.dataset(str(self._file.path), format="ipc").count_rows()
+
+    def _rows_of_batches(self) -> list[int]:
+        narrowest = min(range(len(self.schema)), key=lambda index: estimated_row_bytes([self.schema.field(index).type]))
+        reader = ipc.open_file(self._mapped, options=ipc.IpcReadOptions(included_fields=[narrowest]))
+        return [reader.get_batch(number).num_rows for number in range(self._batches)]
 
     def groups(self) -> list[tuple[int, int]]:
         if self._groups is None:
-            narrowest = min(
-                range(len(self.schema)), key=lambda index: estimated_row_bytes([self.schema.field(index).type])
-            )
-            reader = ipc.open_file(self._mapped, options=ipc.IpcReadOptions(included_fields=[narrowest]))
-            rows = [reader.get_batch(number).num_rows for number in range(self._batches)]
+            rows = self._rows_of_batches()
             self._groups = [(count, self._file.size_bytes * count // max(self.rows or 0, 1)) for count in rows]
         return self._groups
 
@@ -105,7 +113,7 @@ class ArrowStream(_ArrowColumns):
 
     rows = None
 
-    def __init__(self, file: SourceFile, mapped: pa.MemoryMappedFile) -> None:
+    def __init__(self, file: SourceFile, mapped: pa.NativeFile) -> None:
         super().__init__(file, mapped, ipc.open_stream(mapped).schema)
 
     def groups(self) -> list[tuple[int, int]]:
@@ -131,7 +139,7 @@ def open_arrow(file: SourceFile, dictionaries: Sequence[str] = ()) -> Generator[
     """
     with explained_reads(file, WHAT):
         file.check_unchanged()
-        mapped = pa.memory_map(str(file.path))
+        mapped = pa.memory_map(str(file.path)) if file.remote is None else file.open()
     with mapped:
         with explained_reads(file, WHAT):
             magic = mapped.read(len(FILE_MAGIC))

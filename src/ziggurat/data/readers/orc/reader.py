@@ -75,7 +75,7 @@ def open_orc(file: SourceFile, dictionaries: Sequence[str] = ()) -> Generator[Or
     """
     with explained_reads(file, WHAT):
         file.check_unchanged()
-        stored = pa.OSFile(str(file.path))
+        stored = file.open()
     with stored:
         with explained_reads(file, WHAT):
             opened = OrcColumns(file, pyarrow.orc.ORCFile(stored))

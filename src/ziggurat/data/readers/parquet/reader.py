@@ -84,11 +84,11 @@ def open_parquet(file: SourceFile, dictionaries: Sequence[str] = ()) -> Generato
     """
     with explained_reads(file, WHAT):
         file.check_unchanged()
-        parquet = pq.ParquetFile(file.path)
+        stored = file.open()
+        parquet = pq.ParquetFile(stored)
         check_names(parquet.schema_arrow)
         present = [name for name in dictionaries if name in parquet.schema_arrow.names]
         if present:
-            parquet.close()
-            parquet = pq.ParquetFile(file.path, metadata=parquet.metadata, read_dictionary=present)
-    with parquet:
+            parquet = pq.ParquetFile(stored, metadata=parquet.metadata, read_dictionary=present)
+    with stored, parquet:
         yield ParquetColumns(parquet)

@@ -64,7 +64,7 @@ def open_duckdb(file: SourceFile, dictionaries: Sequence[str] = (), *, config: D
     """
     with explained_reads(file, WHAT):
         file.check_unchanged()
-        with file.path.open("rb") as stored:
+        with file.on_disk.open("rb") as stored:
             if stored.read(MAGIC_AT + len(MAGIC))[MAGIC_AT:] != MAGIC:
                 raise DataError(f"{file.path}: is no DuckDB database", "name the format that the file has")
     try:
@@ -76,7 +76,7 @@ def open_duckdb(file: SourceFile, dictionaries: Sequence[str] = (), *, config: D
         ) from error
     with _explained(file):
         settings = {"enable_external_access": "false", "threads": "1", "lock_configuration": "true"}
-        connection = duckdb.connect(str(file.path), read_only=True, config=settings)
+        connection = duckdb.connect(str(file.on_disk), read_only=True, config=settings)
     with contextlib.closing(connection):
         with _explained(file):
             opened = DuckdbTable(file, connection, config)

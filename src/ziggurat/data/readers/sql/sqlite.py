@@ -80,7 +80,7 @@ def open_sqlite(file: SourceFile, dictionaries: Sequence[str] = (), *, config: S
     """
     with explained_reads(file, WHAT):
         file.check_unchanged()
-        with file.path.open("rb") as stored:
+        with file.on_disk.open("rb") as stored:
             if stored.read(len(MAGIC)) != MAGIC:
                 raise DataError(f"{file.path}: is no SQLite database", "name the format that the file has")
     log = Path(f"{file.path}-wal")
@@ -90,7 +90,7 @@ def open_sqlite(file: SourceFile, dictionaries: Sequence[str] = (), *, config: S
             f"merge them, once nothing writes: sqlite3 '{file.path}' 'pragma wal_checkpoint(truncate)'",
         )
     with _explained(file):
-        uri = f"{file.path.absolute().as_uri()}?mode=ro"
+        uri = f"{file.on_disk.absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
     with contextlib.closing(connection):
         with _explained(file):

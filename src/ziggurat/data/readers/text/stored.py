@@ -43,7 +43,7 @@ def open_text(file: SourceFile, offset: int) -> Generator[Opened]:
     """
     file.check_unchanged()
     try:
-        with pa.OSFile(str(file.stored)) as raw:
+        with file.open() as raw:
             check_magic(file, raw.read(HEAD_BYTES))
             raw.seek(0)
             if file.compression is None:
@@ -83,10 +83,10 @@ def _as_lines(file: SourceFile, stream: ByteStream, offset: int) -> ByteStream:
 
 
 @contextmanager
-def _decompressed(file: SourceFile, raw: pa.OSFile) -> Generator[Opened]:
+def _decompressed(file: SourceFile, raw: pa.NativeFile) -> Generator[Opened]:
     match file.compression:
         case "zip":
-            with zipfile.ZipFile(file.stored) as archive:
+            with zipfile.ZipFile(cast("IO[bytes]", raw)) as archive:
                 info = member_info(archive, file.member, file.stored)
                 with archive.open(info) as stream:
                     counted = _Counted(stream)

@@ -1,4 +1,4 @@
-"""Explains errors of object stores to the user: a missing bucket, credentials, the endpoint, an overloaded store.
+"""Explains errors of object stores and web servers: a missing bucket, credentials, the endpoint, an overloaded store.
 
 The client libraries' errors are recognised by their class names, so that none of the libraries need be installed.
 """
@@ -27,39 +27,57 @@ def endpoint() -> str | None:
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
-def explained(error: BaseException, url: str) -> tuple[str, str]:
+def explained(error: BaseException, url: str, *, for_logs: bool = False) -> tuple[str, str]:
     """Returns what has happened, and a hint.
 
     Args:
         error: the client library's error, after all of its attempts.
         url: URL of the store.
+        for_logs: whether logs are read there, not checkpoints kept.
     """
     code, status, details = _response(error)
     kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     bucket, message = urlsplit(url).netloc, details or f"{type(error).__name__}: {error}"
+    place = f"server {bucket!r}" if url.startswith("http") else f"bucket {bucket!r}"
     setting = f" (AWS_ENDPOINT_URL is {endpoint() or 'not set'})" if url.startswith("s3") else ""
     reachable = f"check that the store's address is right{setting}, and that this host reaches it"
+    onwards = "run the same command again, which goes on" if for_logs else "go on from the last checkpoint"
     if code == "NoSuchBucket":
-        return f"there is no bucket {bucket!r}", f"create it, or name another place; else {reachable}"
+        return f"there is no {place}", f"create it, or name another place; else {reachable}"
     if kinds & _CREDENTIALS:
-        return f"no credentials for bucket {bucket!r}: {message}", _SET_CREDENTIALS
-    if code in _REFUSED or status == 403 or "PermissionError" in kinds:
-        permissions = f"they must be allowed to list, read, write and delete in bucket {bucket!r}"
+        return f"no credentials for {place}: {message}", _SET_CREDENTIALS
+    if code in _REFUSED or status in (401, 403) or "PermissionError" in kinds:
+        if url.startswith("http"):
+            return f"the {place} refuses it: {message}", "check the URL; or download it, and name the file on disk"
+        rights = "list and read" if for_logs else "list, read, write and delete"
         problem = f"the store refuses these credentials ({code or message}): {message}"
-        return problem, f"{_SET_CREDENTIALS}; {permissions}"
+        return problem, f"{_SET_CREDENTIALS}; they must be allowed to {rights} in {place}"
     if code in _OTHER_REGION:
-        return f"bucket {bucket!r} is in another region: {message}", "set AWS_DEFAULT_REGION to its region"
+        return f"{place} is in another region: {message}", "set AWS_DEFAULT_REGION to its region"
     if kinds & _TIMEOUT or code == "RequestTimeout":
-        hint = "check whether the store is overloaded or the network slow, then go on from the last checkpoint"
+        hint = f"check whether the store is overloaded or the network slow, then {onwards}"
         return f"no answer in time, in all attempts: {message}", hint
     if status >= 500 or code == "SlowDown":
-        hint = "wait until the store recovers and go on from the last checkpoint; AWS_MAX_ATTEMPTS sets the attempts"
+        hint = f"wait until the store recovers and {onwards}"
+        hint += "; AWS_MAX_ATTEMPTS sets the attempts" if url.startswith("s3") else ""
         return f"the store answers {status} {code}, in all attempts: {message}", hint
     if kinds & _UNREACHABLE:
         return f"no connection to the store, in all attempts: {message}", reachable
     if "ValueError" in kinds:
         return message, reachable
     return f"{message}", "read the store's own log, or name another place"
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Returns whether the same request may succeed later: no connection, no answer in time, or an overloaded server."""
+    code, status, _ = _response(error)
+    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    return bool(kinds & (_TIMEOUT | _UNREACHABLE)) or status >= 500 or status == 429 or code == "SlowDown"
+
+
+def is_missing(error: BaseException) -> bool:
+    """Returns whether there is no such object, though its bucket or server exists."""
+    return not is_missing_bucket(error) and (isinstance(error, FileNotFoundError) or _response(error)[1] == 404)
 
 
 def is_missing_bucket(error: BaseException) -> bool:
@@ -93,6 +111,9 @@ def _response(error: BaseException) -> tuple[str, int, str]:
             fields = cast("dict[str, Any]", response)
             details, metadata = fields.get("Error", {}), fields.get("ResponseMetadata", {})
             return str(details.get("Code", "")), int(metadata.get("HTTPStatusCode", 0)), str(details.get("Message", ""))
+        status = getattr(cause, "status", None)
+        if isinstance(status, int):  # of a web server
+            return "", status, ""
     return "", 0, ""
 
 

@@ -102,6 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
         response = connection.getresponse()
         kept = {name: value for name, value in response.getheaders() if name.lower() not in _PER_HOP}
         body = response.read()
+        if self.command == "HEAD":
+            kept["Content-Length"] = response.headers.get("Content-Length", "0")
         connection.close()
         return response.status, kept, body
 
@@ -109,7 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        if "Content-Length" not in headers:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body[: len(body) // 2] if cut else body)

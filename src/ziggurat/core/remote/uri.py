@@ -27,7 +27,7 @@ def checked_store_uri(place: str) -> str:
             raise ConfigError(f"{place!r} is relative to the working directory, which differs from run to run; {HINT}")
         return place
     parts = urlsplit(place)
-    _check_scheme(place, parts.scheme)
+    check_scheme(place, parts.scheme)
     if "@" in parts.netloc:
         raise ConfigError(
             f"a URL with credentials in it (…@{parts.netloc.rpartition('@')[2]}) would be readable in the run folder; "
@@ -65,11 +65,16 @@ def local_folder(place: str) -> Path | None:
     return Path(unquote(parts.path))
 
 
-def _check_scheme(place: str, scheme: str) -> None:
+def check_scheme(place: str, scheme: str, example: str = HINT) -> None:
+    """Validates that fsspec knows a kind of URL.
+
+    Raises:
+        ConfigError: it does not; the message names the nearest that it knows.
+    """
     from fsspec import available_protocols  # imported here, as only runs with a URL need it
 
     known = available_protocols()
     if scheme not in known:
         close = nearest(scheme, known)
-        hint = f"did you mean {close}://?" if close else HINT
-        raise ConfigError(f"{place!r}: no store is known by {scheme}://; {hint}")
+        hint = f"did you mean {close}://?" if close else example
+        raise ConfigError(f"{place!r}: no place is known by {scheme}://; {hint}")
