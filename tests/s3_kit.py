@@ -9,8 +9,10 @@ import time
 from collections import deque
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+_Server = TypeVar("_Server", bound=ThreadingHTTPServer)
 _PER_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
 _CODES = {"403": "AccessDenied", "500": "InternalError", "501": "NotImplemented", "503": "SlowDown"}
 
@@ -53,16 +55,22 @@ class Proxy(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def run_proxy(target: str) -> Generator[Proxy]:
-    proxy = Proxy(target)
-    thread = threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
+def serving(server: _Server) -> Generator[_Server]:
+    """Serves in a thread until the block ends."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield proxy
+        yield server
     finally:
-        proxy.shutdown()
-        proxy.server_close()
+        server.shutdown()
+        server.server_close()
         thread.join()
+
+
+@contextlib.contextmanager
+def run_proxy(target: str) -> Generator[Proxy]:
+    with serving(Proxy(target)) as proxy:
+        yield proxy
 
 
 class _Handler(BaseHTTPRequestHandler):

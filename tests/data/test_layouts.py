@@ -183,7 +183,8 @@ def drafted(folder: Path, name: str, content: str) -> tuple[str, Experiment]:
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_a_layout_is_recognised(log: str, tmp_path: Path) -> None:
+def test_a_layout_is_recognised(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     name, content, (label, group, time, time_format, kinds) = LOGS[log]
     drafted_text, experiment = drafted(tmp_path, name, content)
     data = experiment.data
@@ -231,7 +232,9 @@ TYPES = {
 TYPED = "\t".join(f"{name}:{kind}" for name, kind in TYPES.items()) + "\n"
 
 
-def test_a_typed_header_is_honoured(tmp_path: Path) -> None:
+def test_a_typed_header_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
     def row(k: int) -> list[object]:
         genres = " ".join(DRAW.sample(["action", "drama", "comedy"], DRAW.randrange(1, 3)))
         items = " ".join(str(DRAW.randrange(1, 40)) for _ in range(5))

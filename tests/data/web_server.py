@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections import deque
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.s3_kit import serving
 
 
 class WebServer(ThreadingHTTPServer):
@@ -43,15 +44,8 @@ class WebServer(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def run_web_server() -> Generator[WebServer]:
-    server = WebServer()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
+    with serving(WebServer()) as server:
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):
