@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.small_disk import small_disk
+from ziggurat.core import files
 from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.core.files import FolderInUse, atomic_file, atomic_folder, locked_folder, put_back, remove, sweep
 
@@ -245,3 +246,26 @@ def test_the_holder_of_a_lock_is_named_if_it_is_plain_text(tmp_path: Path) -> No
                 locked_folder(tmp_path, "training"),
             ):
                 pass
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_a_folder_is_flushed_as_a_whole(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "below").mkdir()
+    for number in range(count):
+        with files.new_file(tmp_path / "below" / f"{number}.json") as path:
+            path.write_text("{}")
+    flushed: list[str] = []
+    monkeypatch.setattr(
+        files.os, "fsync", lambda descriptor: flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    files.sync_folder(tmp_path)
+    expected = 2 + count if count < 64 else 1  # each file and folder; or the file system, and the folder
+    assert len(flushed) == expected
+    assert flushed[-1] == str(tmp_path)
+
+
+def test_a_new_file_that_exists_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(DataError, match="a"), files.new_file(tmp_path / "a"):
+        pass
+    assert (tmp_path / "a").read_text() == "old"

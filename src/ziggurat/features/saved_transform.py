@@ -16,7 +16,7 @@ from ziggurat.core.config import Config, parse_config
 from ziggurat.core.config_places import IMPORT_KEY
 from ziggurat.core.digests import FileChecksum
 from ziggurat.core.errors import ConfigError, DataError, shorten
-from ziggurat.core.files import atomic_file, write_json
+from ziggurat.core.files import new_file, write_json
 from ziggurat.core.sealed import SEAL, declared, sealed, unsealed
 from ziggurat.core.untrusted import read_json_object
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
@@ -170,7 +170,8 @@ def transform_checksum(folder: Path, recorded: str | None = None) -> str:
 
 
 def copy_transform(source: Path, target: Path, checksum: str | None = None) -> str:
-    """Copies a saved transform, each file of which is compared with its checksum; the copy always has checksums.
+    """Copies a saved transform, each file of which is compared with its checksum; the copy always has checksums. The
+    caller flushes it to the device.
 
     Args:
         source: its folder.
@@ -187,8 +188,8 @@ def copy_transform(source: Path, target: Path, checksum: str | None = None) -> s
     files = encoder_files(source, saved.tables()) if saved.files is None else saved.files
     for name, recorded in files.items():
         data = recorded.read(source / name, DAMAGED)
-        with atomic_file(target / name) as temporary:
-            temporary.write_bytes(data)
+        with new_file(target / name) as path:
+            path.write_bytes(data)
     values = _content(target, read_json_object(source / TRANSFORM_FILE, DAMAGED), _configs_of(saved))
     if saved.checksum not in {None, values[SEAL]}:
         raise DAMAGED.of(source / TRANSFORM_FILE, "changed while the transform was copied")

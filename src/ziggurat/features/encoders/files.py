@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from ziggurat.core.config_places import IMPORT_KEY
 from ziggurat.core.digests import FileChecksum, load_tensors
 from ziggurat.core.errors import DataError, FeatureError, shorten
-from ziggurat.core.files import atomic_file, write_json
+from ziggurat.core.files import atomic_file, json_text, new_file
 from ziggurat.core.parts import built_in, built_in_names, imported_config
 from ziggurat.core.untrusted import as_object, parse_json, read_bytes
 from ziggurat.features.encoders.checks import checked_state, encoder_label
@@ -34,9 +34,15 @@ _VALUES = 32
 
 
 def save_encoder(
-    folder: Path, table: str, encoder: Encoder, config: EncoderSettings | None = None, values: pa.Array | None = None
+    folder: Path,
+    table: str,
+    encoder: Encoder,
+    config: EncoderSettings | None = None,
+    values: pa.Array | None = None,
+    *,
+    in_use: bool = True,
 ) -> None:
-    """Writes the encoder of ``table``; each file is complete or absent.
+    """Writes the encoder of ``table``; each file is complete or absent, unless the folder is not in use yet.
 
     Args:
         folder: folder of the transform.
@@ -46,21 +52,25 @@ def save_encoder(
             reference and the version are saved beside the state.
         values: some values. Of an encoder from outside the package, their ids are saved, and compared when it is
             loaded.
+        in_use: whether others may read the folder now. If not, the caller ends with
+            :func:`~ziggurat.core.files.sync_folder`.
 
     Raises:
         FeatureError: files cannot hold the state, or an id is outside the table.
     """
     where = f"table {table!r}" if config is None else encoder_label(table, config)
     figures, arrays = checked_state(encoder, where)
+    write = atomic_file if in_use else new_file
     if arrays:
-        with atomic_file(folder / encoder_file_names(table)[1]) as temporary:
+        with write(folder / encoder_file_names(table)[1]) as temporary:
             save_file(arrays, temporary)
     origin = {} if config is None or config.reference is None else origin_of(encoder, config, values, where)
-    write_json(folder / encoder_file_names(table)[0], {**origin, **figures})
+    with write(folder / encoder_file_names(table)[0]) as temporary:
+        temporary.write_text(json_text({**origin, **figures}), encoding="utf-8")
 
 
 def save_checked(
-    folder: Path, table: str, config: EncoderSettings, encoder: Encoder, known: pa.Array, ids: Ids
+    folder: Path, table: str, config: EncoderSettings, encoder: Encoder, known: pa.Array, ids: Ids, *, in_use: bool
 ) -> None:
     """Writes a fitted encoder, and compares it with what is read back.
 
@@ -71,6 +81,7 @@ def save_checked(
         encoder: the fitted encoder.
         known: values (n,) that it was fitted on.
         ids: the ids (n,) that it gave them.
+        in_use: as for :func:`save_encoder`.
 
     Raises:
         FeatureError: the encoder that is read back gives another id, or a value has two ids, or none.
@@ -78,7 +89,7 @@ def save_checked(
     where = encoder_label(table, config)
     made_up = None if config.reference is None else made_up_values(known, config)
     values = None if made_up is None else pa.concat_arrays([spread(known, _VALUES), spread(made_up, _VALUES)])
-    save_encoder(folder, table, encoder, config, values)
+    save_encoder(folder, table, encoder, config, values, in_use=in_use)
     try:
         restored = load_encoder(folder, table, fresh=True)
     except DataError as error:

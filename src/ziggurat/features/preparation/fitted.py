@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ziggurat.core.files import explained_writes, sync_folder
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.manifest import SPLITS
@@ -69,9 +70,13 @@ def fit(
     only_ones = plan.data.negative_label if isinstance(plan.data.negatives, InBatchNegatives) else None
     rates, labels = fit_labels(plan.targets, parts, assignments, plan.data.source.files, only_ones)
     shutil.rmtree(encoders, ignore_errors=True)
+    with explained_writes(encoders):
+        encoders.mkdir(parents=True, exist_ok=True)
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
-    id_files = {pair: staging / f"ids.{number:05d}.arrow" for number, pair in enumerate(sorted(columns))}
-    work = _Work(plan, parts, assignments, id_files, encoders)
+    id_files: dict[str, dict[str, Path]] = {name: {} for name in plan.tables}
+    for number, (column, table) in enumerate(sorted(columns)):
+        id_files[table][column] = staging / f"ids.{number:05d}.arrow"
+    work = _Work(plan, parts, assignments, id_files, encoders, on_cluster=cluster is not None)
     tables: list[FittedTable] = []
     numbers: list[FittedNumbers] = []
     progress.start("fit", len(plan.tables), "tables")
@@ -81,6 +86,7 @@ def fit(
             progress.advance(len(tables))
         else:
             numbers.append(fitted)
+    sync_folder(encoders)
     fitted_numbers = _merge_in_order(plan, numbers)
     checksum = save_transform(encoders, plan.configured, plan.targets, fitted_numbers.chains, labels)
     progress.finish(f"{len(plan.features)} features")
@@ -97,16 +103,16 @@ class _Work:
     plan: Preparation
     parts: StagedParts
     assignments: Sequence[Assignment]
-    id_files: Mapping[tuple[str, str], Path]
+    id_files: Mapping[str, Mapping[str, Path]]
     encoders: Path
+    on_cluster: bool
 
     def table(self, name: str) -> FittedTable:
-        id_files = {column: path for (column, table), path in self.id_files.items() if table == name}
-        encoding, labels = (
-            self.plan.tables[name],
-            [label.name for label in self.plan.targets.labels if label.kind == "binary"],
+        encoding = self.plan.tables[name]
+        labels = [label.name for label in self.plan.targets.labels if label.kind == "binary"]
+        fitted = fit_table(
+            encoding, self.parts, self.assignments, self.id_files[name], self.encoders, in_use=self.on_cluster
         )
-        fitted = fit_table(encoding, self.parts, self.assignments, id_files, self.encoders)
         for feature, own_ids in count_own_ids(encoding, labels, self.parts, self.assignments).items():
             fitted.features[feature] = replace(fitted.features[feature], own_ids=own_ids)
         return fitted

@@ -108,6 +108,8 @@ def fit_table(
     assignments: Sequence[Assignment],
     id_files: Mapping[str, Path],
     encoders: Path,
+    *,
+    in_use: bool,
 ) -> FittedTable:
     """Fits a table's encoder, saves it, and writes the ids of every part's values.
 
@@ -117,6 +119,7 @@ def fit_table(
         assignments: the split of each row, for each part.
         id_files: for each raw column, the file to write with :class:`~ziggurat.features.preparation.parts.IdWriter`.
         encoders: folder to save the encoder in.
+        in_use: whether other processes write to that folder too; if not, the caller ends with ``sync_folder``.
 
     Raises:
         FeatureError: the encoder gives no usable ids, or its saved state does not restore it.
@@ -155,7 +158,7 @@ def fit_table(
     statistics = {feature.name: poolings[feature.name].statistics(feature) for feature in encoding.features}
     del chunks, ids  # so that the restored encoder adds nothing to the most memory in use
     known = sample.values(_value_kind(encoding.type))
-    save_checked(encoders, encoding.name, encoding.encoder, encoder, known, sample.ids())
+    save_checked(encoders, encoding.name, encoding.encoder, encoder, known, sample.ids(), in_use=in_use)
     return FittedTable(TableStatistics(encoding.name, rows, accesses), statistics, written)
 
 
