@@ -255,9 +255,11 @@ def test_a_folder_is_flushed_as_a_whole(tmp_path: Path, count: int, monkeypatch:
         with files.new_file(tmp_path / "below" / f"{number}.json") as path:
             path.write_text("{}")
     flushed: list[str] = []
-    monkeypatch.setattr(
-        files.os, "fsync", lambda descriptor: flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    )
+
+    def noted(descriptor: int) -> None:
+        flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(files.os, "fsync", noted)
     files.sync_folder(tmp_path)
     expected = 2 + count if count < 64 else 1  # each file and folder; or the file system, and the folder
     assert len(flushed) == expected
