@@ -52,6 +52,9 @@ class AnswerStream:
 class Streams:
     """All answers that a server is giving.
 
+    Who waits for a place is not woken whenever memory is given back, which happens with each part of each answer: dozens
+    of requests that wait would take the time of those that are answered.
+
     Args:
         limits: the bounds.
         log: gets a line for each answer that is ended.
@@ -63,7 +66,9 @@ class Streams:
         self, limits: Limits, log: RefusalLog, reputation: Reputation, cut: Callable[[Collection[Peer]], None]
     ) -> None:
         self._limits, self._log, self._reputation, self._cut = limits, log, reputation, cut
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._place_given_back = threading.Condition(self._lock)
+        self._memory_given_back = threading.Condition(self._lock)
         self._open: set[AnswerStream] = set()
         self._connections: Counter[Peer] = Counter()
         self._hosts: Counter[str] = Counter()
@@ -80,7 +85,7 @@ class Streams:
 
     def peers(self) -> set[Peer]:
         """Returns the peers that are being answered."""
-        with self._changed:
+        with self._lock:
             return {each.peer for each in self._open}
 
     def open(self, peer: Peer) -> AnswerStream:
@@ -90,7 +95,7 @@ class Streams:
             Refused: there is no place, and those who have one go on taking their answers.
         """
         proven = self._reputation.is_proven(peer)
-        with self._changed:
+        with self._lock:
             self._check_connection(peer)
             if self._is_full(peer, proven):
                 self._wait_for_place(peer, proven)
@@ -103,13 +108,14 @@ class Streams:
             return stream
 
     def close(self, stream: AnswerStream) -> None:
-        with self._changed:
+        with self._lock:
             if stream not in self._open:
                 return
+            host = stream.peer.host
+            makes_room = not stream.proven or self._is_full(stream.peer, proven=True)
             self._open.remove(stream)
             self._held_bytes -= stream.held_bytes
             stream.held_bytes = 0
-            host = stream.peer.host
             self._connections[stream.peer] -= 1
             self._hosts[host] -= 1
             self._unproven[host] -= not stream.proven
@@ -117,15 +123,18 @@ class Streams:
                 del self._connections[stream.peer]
             if not self._hosts[host]:
                 del self._hosts[host], self._unproven[host]
-            self._changed.notify_all()
+            if makes_room:
+                self._place_given_back.notify_all()
+            self._memory_given_back.notify_all()
 
     def hold(self, stream: AnswerStream, size_bytes: int) -> None:
-        with self._changed:
+        with self._lock:
             self._held_bytes -= stream.held_bytes
             stream.held_bytes = 0
-            self._changed.notify_all()
+            self._memory_given_back.notify_all()
             if not self._fits(size_bytes):
                 self._wait(
+                    self._memory_given_back,
                     lambda: not self._fits(size_bytes),
                     lambda each: each.held_bytes > 0,
                     self._limits.pressed_s,
@@ -135,15 +144,15 @@ class Streams:
             self._held_bytes += size_bytes
 
     def made(self, stream: AnswerStream, size_bytes: int) -> None:
-        with self._changed:
+        with self._lock:
             if stream in self._open:
                 self._held_bytes += size_bytes - stream.held_bytes
                 stream.held_bytes = size_bytes
-                self._changed.notify_all()
+                self._memory_given_back.notify_all()
 
     def end_stalled(self) -> None:
         """Ends the answers that were not taken for too long; to be called every second or more often."""
-        with self._changed:
+        with self._lock:
             self._end(self._limits.stalled_s, lambda each: True)
 
     def _check_connection(self, peer: Peer) -> None:
@@ -159,6 +168,7 @@ class Streams:
         self._waiting += 1
         try:
             self._wait(
+                self._place_given_back,
                 lambda: self._is_full(peer, proven),
                 lambda each: (
                     (proven or not each.proven)
@@ -183,6 +193,7 @@ class Streams:
 
     def _wait(
         self,
+        given_back: threading.Condition,
         crowded: Callable[[], bool],
         in_the_way: Callable[[AnswerStream], bool],
         stalled_s: float,
@@ -199,7 +210,7 @@ class Streams:
             if remaining <= 0:
                 raise Refused("busy", message)
             self._end(stalled_s, in_the_way)
-            self._changed.wait(min(remaining, 0.1))
+            given_back.wait(min(remaining, 0.1))
 
     def _end(self, seconds: float, chosen: Callable[[AnswerStream], bool]) -> None:
         now = time.monotonic()
