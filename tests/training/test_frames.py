@@ -14,6 +14,7 @@ import pytest
 import ziggurat
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.encoded.manifest import SPLITS
+from ziggurat.data.readers.frame.table import as_table
 
 ROWS = 600
 
@@ -162,3 +163,16 @@ def test_a_large_frame_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ziggurat.data.inference.sample.sample_table.__defaults__", (2**20,))
     text = ziggurat.draft_config(rows, "click")
     assert "about 400,000 rows, a sample of" in text
+
+
+def test_a_hugging_face_dataset_is_read_as_selected(tmp_path: Path) -> None:
+    hub = pytest.importorskip("datasets", reason="needs Hugging Face datasets, which CI does not install")
+    made = hub.Dataset.from_dict({"user": [f"u{k % 7}" for k in range(300)], "click": [k % 2 for k in range(300)]})
+    chosen = made.select(range(250, 50, -1))
+    assert as_table(chosen).column("user").to_pylist() == [f"u{k % 7}" for k in range(250, 50, -1)]
+    dataset = ziggurat.prepare(ziggurat.init(chosen, "click"), chosen, tmp_path / "prepared")
+    assert sum(dataset.split(name).rows for name in SPLITS) == 200
+    with pytest.raises(DataError, match="holds several datasets: train"):
+        as_table(hub.DatasetDict({"train": made}))
+    with pytest.raises(DataError, match="not in memory"):
+        as_table(made.to_iterable_dataset())

@@ -52,8 +52,8 @@ class AnswerStream:
 class Streams:
     """All answers that a server is giving.
 
-    Who waits for a place is not woken whenever memory is given back, which happens with each part of each answer: dozens
-    of requests that wait would take the time of those that are answered.
+    Who waits for a place is not woken whenever memory is given back, which happens with each part of each answer:
+    dozens of requests that wait would take the time of those that are answered.
 
     Args:
         limits: the bounds.

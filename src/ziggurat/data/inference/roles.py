@@ -269,7 +269,9 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
     """Infers the kind of feature that a column is, or why it is excluded."""
     if not profile.name.strip():
         return InferredFeature(profile, None, "without a name, as an index that was written along")
-    if (profile.distinct <= 1 and profile.missing < 0.01) or profile.distinct == 0:
+    if profile.distinct == 0:
+        return InferredFeature(profile, None, "empty in all rows that were looked at")
+    if profile.distinct == 1 and profile.missing < 0.01:
         return InferredFeature(profile, None, "always the same: nothing to learn from")
     if time is not None and profile.name == time.name:
         return InferredFeature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")

@@ -51,18 +51,29 @@ def _converted(rows: Any) -> pa.Table:
         rows = rows.collect()
     if isinstance(rows, pl.DataFrame):
         return rows.to_arrow()
+    module = type(rows).__module__.partition(".")[0]
+    if module == "datasets":
+        return _hugging_face(rows)
     if isinstance(rows, Mapping):
         return pa.table(dict(rows))
-    module = type(rows).__module__.partition(".")[0]
     if module == "pandas" and hasattr(rows, "to_numpy") and hasattr(rows, "columns"):
         return pa.Table.from_pandas(rows)
-    if module == "datasets" and hasattr(rows, "with_format"):
-        table = rows.with_format("arrow")[:]  # with the rows that were selected, in their order
-        assert isinstance(table, pa.Table)
-        return table
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
     raise DataError(
         f"{NAME}: received {shorten(rows)} ({type(rows).__name__})",
         "pass a polars or pandas DataFrame, a pyarrow Table, or an object with the Arrow C stream interface",
     )
+
+
+def _hugging_face(rows: Any) -> pa.Table:
+    """Returns the rows of a Hugging Face dataset that were selected, in their order."""
+    if isinstance(rows, Mapping):
+        splits = ", ".join(map(str, rows))
+        raise DataError(f"{NAME}: received a DatasetDict, which holds several datasets: {splits}", "pass one of them")
+    if not hasattr(rows, "num_rows"):
+        raise DataError(
+            f"{NAME}: received a Hugging Face {type(rows).__name__}, whose rows are not in memory",
+            "load it without streaming=True, or write it to Parquet and name the files",
+        )
+    return rows.with_format("arrow")[:]
