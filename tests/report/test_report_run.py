@@ -102,3 +102,23 @@ def test_baselines_that_cannot_be_stored_are_shown(run: Path) -> None:
     (run / "baselines.json").mkdir()
     assert trained_baselines(run) == {"LightGBM", "logistic regression"}
     assert "The next report has to train the baselines again: " in (run / "report.html").read_text()
+
+
+def test_labels_that_are_numbers_have_metrics_and_baselines_of_their_kind(make_experiment: MakeExperiment) -> None:
+    labels = [
+        {"name": "spent", "column": "when", "kind": "regression", "loss": {"name": "huber"}},
+        {"name": "stars", "column": "buy", "kind": "ordinal", "levels": [0, 1]},
+        {"name": "click"},
+    ]
+    run = api.train(make_experiment(training__epochs=1, data__labels=labels)).run.folder
+    report_run(run)
+    page = (run / "report.html").read_text()
+    for label, metric in (("spent", "RMSE"), ("stars", "RMSE"), ("click", "AUC")):
+        part = page[page.index(f"Metrics of {label} on the test") :]
+        assert metric in part
+    kept = json.loads((run / "baselines.json").read_text())["baselines"].values()
+    figures = {(each["row"]["task"], each["row"]["model"]): each["row"]["figures"] for each in kept}
+    assert len(figures) == 6
+    for (label, _), values in figures.items():
+        assert ("auc" in values) == (label == "click")
+        assert ("rmse" in values) == (label != "click")
