@@ -13,6 +13,12 @@ from bench.quality.board import ROOT, Board, load_board
 from bench.quality.stand_in import stand_in
 from bench.quality.trials import Trial, prepared, run_quickly, run_trials
 from ziggurat.core.errors import DataError
+from ziggurat.core.progress import Silent
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.report.baselines.compare import compare
+from ziggurat.report.baselines.store import BaselineStore
+from ziggurat.report.inputs import ComparisonRow
+from ziggurat.training.experiment import Experiment
 
 FIGURES = ("auc", "log_loss", "ne", "rmse", "mae")
 
@@ -43,6 +49,7 @@ def quality(
     name: str = "",
     derive: Derive = lambda outcomes: [],
     generated: Generated | None = None,
+    baselines: bool = False,
 ) -> Benchmark:
     """Creates the benchmark of a leaderboard.
 
@@ -53,6 +60,8 @@ def quality(
         name: the name of the benchmark; default: ``quality_BOARD``.
         derive: a function that computes further figures from all outcomes.
         generated: the generated data, for a leaderboard that does not need ``--data``.
+        baselines: whether the baselines of ``ziggurat report`` are trained beside the models: on the same columns,
+            tuned on the same validation rows, once per seed. Their outcomes have the figures of the test split alone.
     """
     path = f"bench/quality/boards/{board}.yaml"
     made_by = () if generated is None else generated.sources
@@ -66,18 +75,18 @@ def quality(
             str(load_board(board).experiment.relative_to(ROOT)),
             *made_by,
         ),
-        run=_runner(board, derive, generated),
+        run=_runner(board, derive, generated, baselines),
         layout="board",
     )
 
 
-def _runner(name: str, derive: Derive, generated: Generated | None) -> Callable[[Context], Result]:
+def _runner(name: str, derive: Derive, generated: Generated | None, baselines: bool) -> Callable[[Context], Result]:
     def run(context: Context) -> Result:
         board = load_board(name)
-        outcomes = _train(board, context, _data(board, context, generated))
+        outcomes = _train(board, context, _data(board, context, generated), baselines)
         figures = [figure for model, found in outcomes.items() for figure in _figures(model, board, found)]
         figures += [] if context.quick else derive(outcomes)
-        return Result(tuple(figures), 0, len(next(iter(outcomes.values()))), _notes(board, context.quick))
+        return Result(tuple(figures), 0, len(next(iter(outcomes.values()))), _notes(board, context.quick, outcomes))
 
     return run
 
@@ -101,8 +110,8 @@ def _data(board: Board, context: Context, generated: Generated | None) -> Path |
     return context.data
 
 
-def _train(board: Board, context: Context, data: Path | None) -> dict[str, list[dict[str, Any]]]:
-    """Returns model -> outcomes, one per seed."""
+def _train(board: Board, context: Context, data: Path | None, baselines: bool) -> dict[str, list[dict[str, Any]]]:
+    """Returns model -> outcomes, one per seed; with ``baselines`` theirs follow those of the models."""
     seeds = board.seeds[:1] if context.quick else board.seeds
     context.say(f"{len(board.entries)} models, seeds {', '.join(map(str, seeds))}")
     found: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in board.entries}
@@ -118,7 +127,36 @@ def _train(board: Board, context: Context, data: Path | None) -> dict[str, list[
         run = run_quickly(trials, dataset) if context.quick else run_trials(trials, dataset, folder, context.say)
         for trial, outcome in run:
             found[trial.name.partition("/")[0]][trial.experiment.training.seed] = outcome
+        if baselines:
+            found |= _train_baselines(trials[0].experiment, dataset, seeds, folder, context)
     return {name: [by_seed[seed] for seed in seeds] for name, by_seed in found.items()}
+
+
+def _train_baselines(
+    experiment: Experiment, dataset: Dataset, seeds: Sequence[int], folder: Path, context: Context
+) -> dict[str, dict[int, dict[str, Any]]]:
+    """Returns baseline -> seed -> outcome, each tuned with this seed.
+
+    Raises:
+        DataError: the baselines cannot be trained on this data.
+    """
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    store, tasks = BaselineStore(folder / "baselines.json", dataset.fingerprint), experiment.tasks(dataset.schema)
+    for seed in seeds:
+        notes: list[str] = []
+        ours = [ComparisonRow(task.name, "", True, {}) for task in tasks]
+        rows = [row for row in compare(dataset, "test", ours, tasks, seed, store, Silent(), notes) if not row.ours]
+        if not rows:
+            raise DataError(" ".join(notes), "leave the baselines of this leaderboard out")
+        for row in rows:
+            name, prefix = row.model.lower().replace(" ", "_"), f"{row.task}/" if len(tasks) > 1 else ""
+            empty = {"figures": {"test": {}}, "seconds": 0.0, "notes": []}
+            outcome = found.setdefault(name, {}).setdefault(seed, empty)
+            outcome["figures"]["test"] |= {prefix + figure: value for figure, value in row.figures.items()}
+            outcome["seconds"] += row.seconds or 0.0
+            outcome["notes"].append(f"{row.model}{f' of {row.task}' if prefix else ''}, seed {seed}: {row.settings}")
+            context.say(f"{name}/{seed}: {row.settings}")
+    return found
 
 
 def _has_numbers(board: Board) -> bool:
@@ -128,7 +166,7 @@ def _has_numbers(board: Board) -> bool:
 
 
 def _figures(model: str, board: Board, outcomes: list[dict[str, Any]]) -> list[Figure]:
-    published = board.entry(model).published
+    published = board.entries[model].published if model in board.entries else {}
     figures: list[Figure] = []
     for name in outcomes[0]["figures"]["test"]:
         if name.rpartition("/")[2] in FIGURES:
@@ -136,19 +174,23 @@ def _figures(model: str, board: Board, outcomes: list[dict[str, Any]]) -> list[F
             samples = tuple(outcome["figures"]["test"][name] for outcome in outcomes)
             figures.append(Figure(f"{model}.{name}", "", samples, note, statistic="mean"))
     sizes = ("dense_parameters", "table_parameters", "flops")
-    figures += [Figure(f"{model}.{name}", "", (float(outcomes[0][name]),)) for name in sizes]
+    figures += [Figure(f"{model}.{name}", "", (float(outcomes[0][name]),)) for name in sizes if name in outcomes[0]]
     return [*figures, Figure(f"{model}.seconds", "s", tuple(outcome["seconds"] for outcome in outcomes))]
 
 
-def _notes(board: Board, quick: bool) -> tuple[str, ...]:
+def _notes(board: Board, quick: bool, outcomes: Outcomes) -> tuple[str, ...]:
     if quick:
         return ("random rows, five steps per model: these figures mean nothing",)
+    tuned = [note for found in outcomes.values() for note in found[0].get("notes", [])]
+    if tuned:
+        tuned.insert(0, "seconds of baselines: their tuning, anew for each seed")
     return (
         f"mean ± standard deviation over seeds {', '.join(map(str, board.seeds))}, on the test split; checkpoints and "
         "tuned settings are selected on the validation split; other settings are those of the example or the public "
         "leaderboard",
         "flops: forward pass of the dense part, per example; seconds: training until it stops early, on one thread, "
         "evaluations included, with two trainings at a time",
+        *tuned,
     )
 
 

@@ -13,7 +13,7 @@ from bench.catalogue import BENCHMARKS
 from bench.plots import draw_board
 from bench.quality import planted, search
 from bench.quality.board import BOARDS, Entry, load_board, merged
-from bench.quality.catalogue import DHEN_ENSEMBLE, best_pair, published_order
+from bench.quality.catalogue import DHEN_ENSEMBLE, below_lightgbm, best_pair, published_order
 from bench.quality.quality import published_within
 from bench.quality.search import draw, record
 from bench.quality.stand_in import stand_in
@@ -228,3 +228,19 @@ def test_the_ablation_is_in_percent_of_the_whole_models_loss() -> None:
         "no_fm.worse": 30, "no_shortcut.worse": 10, "no_linear.worse": 20, "no_linear_no_shortcut.worse": 100,
         "no_fm.above_next": 10,
     })  # fmt: skip
+
+
+def test_models_are_compared_with_lightgbm_seed_by_seed() -> None:
+    errors = {"fm": [0.9, 0.98], "lightgbm": [1.0, 1.0], "linear_regression": [1.1, 1.0]}
+    outcomes = {name: [{"figures": {"test": {"rmse": each}}} for each in seeds] for name, seeds in errors.items()}
+    figures = {figure.name: figure.samples for figure in below_lightgbm(outcomes)}
+    assert figures["fm.below_lightgbm"] == pytest.approx((10, 2))
+    assert figures["linear_regression.below_lightgbm"] == pytest.approx((-10, 0))
+    assert len(figures) == 2
+
+
+def test_a_board_with_baselines_has_their_figures(tmp_path: Path) -> None:
+    result = BENCHMARKS["quality_movielens_ratings"].run(Context(True, None, tmp_path, lambda line: None))
+    named = {figure.name for figure in result.figures}
+    assert {"deepfm.rmse", "lightgbm.rmse", "lightgbm.mae", "linear_regression.rmse"} <= named
+    assert not {"lightgbm.flops", "lightgbm.auc"} & named
