@@ -159,6 +159,7 @@ def test_a_truncated_parquet_file_is_rejected(tmp_path: Path) -> None:
         (["a", "b"], ValueType.TEXT, ()),
         (["1", "NA", "2", "-"], ValueType.INTEGER, ("-", "NA")),
         (["0.5", "nan", "none"], ValueType.FLOAT, ("nan", "none")),
+        (["1", ".", "2"], ValueType.INTEGER, (".",)),  # as statistics programs write it
         (["none", "x", "?", "y"], ValueType.TEXT, ("?",)),  # among words, "none" is a word
         (["12", "T8H1N", "none"], ValueType.TEXT, ()),
         (["?", "?"], ValueType.TEXT, ("?",)),

@@ -67,6 +67,11 @@ FORMS = {
         {"delimiter": "whitespace"},
         [(u, i[4:], c) for u, i, _, c in ROWS], ("user", "item", "click"),
     ),
+    "codes between blanks": Form(
+        "".join(f"A{u} {i} B{u} {c}\n" for u, i, _, c in ROWS),
+        {"delimiter": "whitespace", "header": False},
+        [(f"A{u}", i, f"B{u}", c) for u, i, _, c in ROWS], names=("column_1", "column_2", "column_3", "column_4"),
+    ),
     "blanks after commas": Form(
         "user, item, town, click\n" + "".join(f'{u}, {i}, "{t}, CH", {c}\n' for u, i, t, c in ROWS),
         {"skip_blanks": True}, after_town(", CH"),

@@ -102,3 +102,47 @@ def test_positives_alone_are_told_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="with a count in 'plays'") as caught:
         infer_files(tmp_path, "a.parquet")
     assert "--label plays` (Poisson regression)" in caught.value.hint
+
+
+def test_a_time_or_a_quantity_is_no_item_of_positives_alone(tmp_path: Path) -> None:
+    columns = {
+        "customer_id": [k % 9 for k in range(80)],
+        "date": [19970101 + k % 28 for k in range(80)],
+        "number_of_records": [1 + k % 5 for k in range(80)],
+        "value": [k + 0.25 for k in range(80)],
+    }
+    pl.DataFrame(columns).write_csv(tmp_path / "a.csv")
+    with pytest.raises(ConfigError, match="no column looks like a label") as caught:
+        infer_files(tmp_path, "a.csv")
+    assert "negatives" not in caught.value.hint
+    pl.DataFrame(columns | {"film": [f"f{k % 13}" for k in range(80)]}).write_csv(tmp_path / "a.csv")
+    with pytest.raises(ConfigError) as caught:
+        infer_files(tmp_path, "a.csv")
+    assert "negatives: {name: uniform, user: customer_id, item: film}" in caught.value.hint
+
+
+def test_what_describes_a_person_is_no_label_for_its_place(tmp_path: Path) -> None:
+    rest = {"hours": [k / 7 for k in range(80)], "grade": [("low", "mid", "high")[k % 3] for k in range(80)]}
+    people = ["woman" if k % 3 else "man" for k in range(80)]
+    for name in ("gender", "Sex"):
+        pl.DataFrame({name: people} | rest).write_parquet(tmp_path / "a.parquet")
+        with pytest.raises(ConfigError, match="no column looks like a label"):
+            infer_files(tmp_path, "a.parquet")
+    (label,) = infer_files(tmp_path, "a.parquet", label="Sex").labels
+    assert label.equals == "man"
+    (label,) = infer_files(tmp_path, "a.parquet", label="grade").labels
+    assert "one of 3 values, the second most frequent; `equals` can name another" in label.reason
+
+
+def test_numbered_labels_are_all_labels(tmp_path: Path) -> None:
+    inputs = {f"Att{n}": [(k * n) % 17 / 7 for k in range(80)] for n in range(1, 5)}
+    classes = {f"Class{n}": [int(k % (n + 1) == 0) for k in range(80)] for n in range(1, 4)}
+    pl.DataFrame(inputs | classes).write_csv(tmp_path / "a.csv")
+    found = infer_files(tmp_path, "a.csv")
+    assert [label.profile.name for label in found.labels] == ["Class1", "Class2", "Class3"]
+    assert [feature.profile.name for feature in found.features] == list(inputs)
+    one_of = {"Class": [k % 5 for k in range(80)], "Class4": [k % 7 for k in range(80)]}
+    pl.DataFrame(inputs | one_of | {"Class9": classes["Class1"]}).write_csv(tmp_path / "b.csv")
+    assert [label.profile.name for label in infer_files(tmp_path, "b.csv").labels] == ["Class9"]
+    pl.DataFrame(classes).write_csv(tmp_path / "c.csv")  # nothing else to learn from
+    assert [label.profile.name for label in infer_files(tmp_path, "c.csv").labels] == ["Class1"]

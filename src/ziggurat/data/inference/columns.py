@@ -18,7 +18,7 @@ from ziggurat.data.readers.cells.number_rules import NumberRules
 from ziggurat.data.readers.cells.times import ISO
 
 NULL_WORDS = frozenset({"?", "na", "n/a", "nan", "null", "\\n", "#n/a", "(null)"})
-NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", "missing", "unknown"}
+NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", ".", "missing", "unknown"}
 _MOST_COMMON = 12
 CELL_DELIMITERS = ("|", ";", ",", " ")
 BRACKET_DELIMITERS = (",", ";", "|", " ")

@@ -154,8 +154,9 @@ def _attempt(text: bytes, dialect: Dialect, line_count: int) -> _Attempt:
 
 
 def _looks_like_columns(lines: Sequence[bytes]) -> bool:
-    """Whether cells between blanks are numbers in most lines, as prose has none."""
-    digits = sum(bool(re.fullmatch(rb"[-+.\deE:/]+", cell)) for line in lines for cell in line.split())
+    """Whether cells between blanks are mostly numbers, or codes such as ``A11``, of which prose has few."""
+    number_or_code = re.compile(rb"[-+.\deE:/]+|[A-Za-z_]+\d+")
+    digits = sum(bool(number_or_code.fullmatch(cell)) for line in lines for cell in line.split())
     return digits * 2 >= sum(len(line.split()) for line in lines)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ColumnProfile
-from ziggurat.data.inference.words import GROUP_WORDS, ID_WORDS, RATING_WORDS, format_number, words
+from ziggurat.data.inference.words import GROUP_WORDS, ID_WORDS, QUANTITY_WORDS, RATING_WORDS, format_number, words
 from ziggurat.objectives.task import LabelKind
 
 RATE_WORDS = frozenset({"ctr", "cvr", "probability", "prob", "rate", "ratio", "relevance"})
@@ -20,6 +20,8 @@ TARGET_WORDS = frozenset({
 
 COUNT_WORDS = frozenset({"count", "counts", "listens", "orders", "plays", "playcount", "purchases", "visits"})
 """Names of columns that count what a user did with an item: such rows are positives alone."""
+
+NO_ITEM_WORDS = COUNT_WORDS | QUANTITY_WORDS
 
 EVENT_COLUMN_WORDS = frozenset({"action", "activity", "behavior", "behaviour", "event", "interaction"})
 """Names of columns that say what happened."""
@@ -157,7 +159,7 @@ def missing_negatives(profiles: Sequence[ColumnProfile]) -> tuple[str, str] | No
     items = [
         profile
         for profile in ids
-        if profile is not user and not profile.is_temporal and not words(profile.name) & COUNT_WORDS
+        if profile is not user and profile.time_format is None and not words(profile.name) & NO_ITEM_WORDS
     ]
     named = [profile for profile in items if words(profile.name) & (ID_WORDS | {"item", "artist", "track", "product"})]
     item = (named or items or [None])[0]

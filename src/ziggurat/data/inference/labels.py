@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -18,7 +19,7 @@ from ziggurat.data.inference.label_kinds import (
     is_rating,
     missing_negatives,
 )
-from ziggurat.data.inference.words import LABEL_WORDS, format_number, words
+from ziggurat.data.inference.words import LABEL_WORDS, PERSON_WORDS, format_number, words
 
 
 def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: PurePath) -> list[InferredLabel]:
@@ -42,9 +43,10 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
         return [found]
     ends = [profiles[0], profiles[-1]] if profiles else []
     for profile in ends:
-        if _two_values(profile) and not profile.missing:
+        if _two_values(profile) and not profile.missing and not words(profile.name) & PERSON_WORDS:
             place = "first" if profile is profiles[0] else "last"
-            return [_as_label(profile, f"it holds two values and stands {place}")]
+            chosen = _as_label(profile, f"it holds two values and stands {place}")
+            return [*_siblings(profile, profiles), chosen]
     binary = [profile for profile in profiles if is_binary(profile)]
     if len(binary) == 1:
         return [_as_label(binary[0], "the only column of 0 and 1")]
@@ -61,6 +63,25 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
         else f"{path}: several columns could be the label: {names}",
         f"name it: ziggurat init FILES --label COLUMN; columns: {names}",
     )
+
+
+def _siblings(label: ColumnProfile, profiles: Sequence[ColumnProfile]) -> list[InferredLabel]:
+    """Returns the other labels of a log whose labels are numbered, such as ``Class1`` to ``Class14``.
+
+    All columns of the label's name up to its number hold 0 and 1, and they are not most of the columns.
+    """
+    stem = _stem(label.name)
+    same = [profile for profile in profiles if profile is not label and _stem(profile.name) == stem]
+    numbered = stem and is_binary(label) and all(is_binary(profile) for profile in same)
+    if not numbered or 2 * (len(same) + 1) > len(profiles):
+        return []
+    return [_as_label(profile, f"named like the label {label.name}") for profile in same]
+
+
+def _stem(name: str) -> str:
+    """Returns a name up to the number at its end; nothing if there is none."""
+    found = re.fullmatch(r"(.*[^\d])\d+", name)
+    return found[1] if found is not None else ""
 
 
 def _requested_label(profiles: Sequence[ColumnProfile], requested: str, path: PurePath) -> InferredLabel:
@@ -116,8 +137,12 @@ def _as_label(profile: ColumnProfile, reason: str) -> InferredLabel:
     positive = positive_value(holds) if len(holds) == 2 else None
     if positive is not None:
         return InferredLabel(profile, f"{reason}: {_both_values(profile)}", equals=positive)
-    rarest = str(profile.common[-1] if profile.distinct == 2 else profile.common[1])
-    return InferredLabel(profile, f"{reason}; positive is the rarer of {_both_values(profile)}", equals=rarest)
+    if profile.distinct == 2:
+        rarer = str(profile.common[-1])
+        return InferredLabel(profile, f"{reason}; positive is the rarer of {_both_values(profile)}", equals=rarer)
+    second = str(profile.common[1])
+    held = f"one of {profile.distinct} values, the second most frequent; `equals` can name another"
+    return InferredLabel(profile, f"{reason}; positive is {held}", equals=second)
 
 
 def _as_rating(profile: ColumnProfile, reason: str) -> InferredLabel:

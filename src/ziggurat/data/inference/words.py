@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 
 LABEL_WORDS = frozenset({  # targets
-    "bought", "buy", "churn", "churned", "click", "clicked", "clicks", "clk", "conversion", "convert", "converted",
-    "follow", "income", "install", "installed", "label", "like", "liked", "outcome", "purchase", "purchased",
-    "response", "share", "target", "y",
+    "approve", "approved", "bought", "buy", "canceled", "cancelled", "churn", "churned", "click", "clicked", "clicks",
+    "clk", "conversion", "convert", "converted", "follow", "fraud", "fraudulent", "income", "install", "installed",
+    "label", "like", "liked", "outcome", "purchase", "purchased", "response", "share", "spam", "subscribed",
+    "survived", "target", "y",
+})  # fmt: skip
+
+PERSON_WORDS = frozenset({  # what describes a person, and is no target for standing first or last
+    "ethnicity", "female", "gender", "male", "marital", "married", "race", "sex",
 })  # fmt: skip
 
 RATING_WORDS = frozenset({  # a scale that becomes a binary target by a threshold
