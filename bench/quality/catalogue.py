@@ -43,8 +43,8 @@ def below_lightgbm(outcomes: Outcomes) -> list[Figure]:
 
 QUALITY_MOVIELENS_RATINGS = quality(
     "movielens_ratings",
-    "On the ratings of MovieLens-100K, DeepFM and FM have a lower RMSE than a LightGBM tuned on the same split.",
-    {f"{model}.below_lightgbm": Target(0.0) for model in ("deepfm", "fm")},
+    "On the ratings of MovieLens-100K, DeepFM has a lower RMSE than LightGBM, both tuned on the same validation rows.",
+    {"deepfm.below_lightgbm": Target(0.0)},
     derive=below_lightgbm,
     baselines=True,
 )
