@@ -93,7 +93,7 @@ def _as_frame(file: SourceFile, parts: TextParts, found: FoundDialect) -> CsvSam
             "check the file's quotes",
         ) from error
     if dialect.quotes and not dialect.newlines_in_values:
-        holds = any(frame.select(pl.all().str.contains("\n", literal=True).any()).row(0)) if frame.width else False
+        holds = any(frame.select(pl.all().str.contains("\n", literal=True).any()).row(0)) if frame.height else False
         dialect = replace(dialect, newlines_in_values=holds)
     if header:
         frame.columns = _completed(names)

@@ -33,10 +33,10 @@ def is_header(first: Sequence[str], body: pl.DataFrame, path: PurePath) -> bool:
     cells = [cell.strip() for cell in first]
     if not any(cells) or not all(re.search(r"[^\W\d]", cell) for cell in cells if cell):
         return False
-    head = body.head(1_000)
+    below: list[list[str | None]] = [column.to_list() for column in body.head(1_000).iter_columns()]
     numeric = any(
-        cell.lower() not in {"", *NULL_WORDS_AMONG_NUMBERS} and _all_numbers(head[name])
-        for name, cell in zip(head.columns, cells, strict=True)
+        cell.lower() not in {"", *NULL_WORDS_AMONG_NUMBERS} and _all_numbers(values)
+        for values, cell in zip(below, cells, strict=True)
     )
     repeated = duplicates([cell for cell in cells if cell])
     if repeated:
@@ -44,11 +44,13 @@ def is_header(first: Sequence[str], body: pl.DataFrame, path: PurePath) -> bool:
             raise _header_error(cells, repeated, path)
         return False
     if not all(cells[1:]) and not numeric:
-        after_last_delimiter = all(cells[1:-1]) and head[head.columns[-1]].null_count() == head.height
+        after_last_delimiter = all(cells[1:-1]) and all(value is None for value in below[-1])
         if not after_last_delimiter:
             return False
     recurring = any(
-        bool((head[name].str.strip_chars() == cell).any()) for name, cell in zip(head.columns, cells, strict=True)
+        value is not None and value.strip() == cell
+        for values, cell in zip(below, cells, strict=True)
+        for value in values
     )
     return numeric or not recurring
 
@@ -96,9 +98,9 @@ def _header_error(cells: Sequence[str], repeated: Sequence[str], path: PurePath)
     )
 
 
-def _all_numbers(cells: pl.Series) -> bool:
-    values = cells.drop_nulls()
-    return len(values) > 0 and all(_is_number(value) for value in values)
+def _all_numbers(cells: Sequence[str | None]) -> bool:
+    values = [cell for cell in cells if cell is not None]
+    return len(values) > 0 and all(map(_is_number, values))
 
 
 def _is_number(text: str) -> bool:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-import pyarrow.dataset
 import pyarrow.types as pt
 from pyarrow import ipc
 
@@ -87,6 +86,8 @@ class ArrowFile(_ArrowColumns):
             return 0
         if self._file.remote is not None:
             return sum(self._rows_of_batches())
+        import pyarrow.dataset  # here, because it imports pandas, which takes a second
+
         return pyarrow.dataset.dataset(str(self._file.path), format="ipc").count_rows()
 
     def _rows_of_batches(self) -> list[int]:
