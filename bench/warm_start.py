@@ -3,10 +3,11 @@
 Quick runs start some fifty processes that train for less than a second. Importing the engine takes each of them several
 seconds. So :func:`start_modules_by_forks` replaces :class:`subprocess.Popen` in the process of a quick run: a command
 of the form ``python -m MODULE ...`` then becomes a fork. It has its own arguments, folder, environment, descriptors,
-process id and signals, as any command. All other commands are started as usual.
+process id and signals, as any command. All other commands are started as usual. The server of :mod:`multiprocessing`
+that forks processes is such a fork too.
 
-The forks are made by a process of its own, which is forked before anything else runs: it has neither threads nor locks
-that are held.
+The forks are made by processes of their own, which are forked before anything else runs: they have neither threads nor
+locks that are held.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver, util
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,11 +40,12 @@ _IN_GROUP = 'exec "$@"'
 
 
 def start_modules_by_forks() -> None:
-    """Makes :class:`subprocess.Popen` start Python modules as forks from now on.
+    """Makes :class:`subprocess.Popen` and the context ``forkserver`` start processes as forks from now on.
 
     To be called in a process without other threads that has imported the engine.
     """
     gc.freeze()  # a collection in a fork would copy the pages of all objects
+    _fork_the_server()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
@@ -74,6 +77,7 @@ def start_modules_by_forks() -> None:
                 "cwd": str(self._options.get("cwd") or Path.cwd()),
                 "environment": dict(os.environ if environment is None else environment),
                 "session": bool(self._options.get("start_new_session")),
+                "cores": sorted(os.sched_getaffinity(0)),
             }
             socket.send_fds(ours, [json.dumps(request).encode()], [*descriptors, told])
             pipes = ((stdin, to_stdin), (stdout, from_stdout), (stderr, from_stderr))
@@ -107,6 +111,35 @@ def start_modules_by_forks() -> None:
             return self.returncode
 
     subprocess.Popen = ForkedModule
+
+
+def _fork_the_server() -> None:
+    """Starts the server of :mod:`multiprocessing` that forks processes, itself as a fork."""
+
+    def forked(path: Any, args: Sequence[Any], passed: Any) -> int:
+        del path
+        pid = os.fork()
+        if pid == 0:
+            _close_other_ends(passed)
+            exec(args[-1])  # the code of the server, which Python would run in a new process
+            os._exit(0)
+        return pid
+
+    usual = util.spawnv_passfds
+    util.spawnv_passfds = forked
+    try:
+        forkserver.ensure_running()
+    finally:
+        util.spawnv_passfds = usual
+
+
+def _close_other_ends(kept: Sequence[int]) -> None:
+    """Closes the other ends of the pipes in ``kept``, by which a process would otherwise keep itself alive."""
+    pipes = {os.readlink(f"/proc/self/fd/{each}") for each in kept}
+    for each in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        with contextlib.suppress(OSError):
+            if each not in kept and os.readlink(f"/proc/self/fd/{each}") in pipes:
+                os.close(each)
 
 
 def _module_of(args: Any) -> tuple[str, list[str]] | None:
@@ -163,6 +196,7 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> NoReturn:
     try:
         if request["session"]:
             os.setsid()
+        os.sched_setaffinity(0, request["cores"])
         for number, end in enumerate(descriptors):
             os.dup2(end, number)
             os.close(end)

@@ -17,6 +17,28 @@ DRILLS = {
     ),
     "tests/distributed/test_faults.py::test_a_rank_that_is_slow_for_a_while_is_waited_for": "waits",
     "tests/distributed/test_launch.py::test_torchrun_joins_the_ranks_of_two_hosts": "torchrun on one host stays",
+    **{
+        f"tests/distributed/test_training.py::test_losses_and_weights_equal_a_single_process[{name}]": stays
+        for name, stays in {
+            "accumulated_fsdp": "accumulated and fsdp stay",
+            "weightless_batches_sockets": "weightless_batches and sockets stay",
+            "weightless_batches_fsdp": "weightless_batches and fsdp stay",
+            "ordered_rows_weights_and_averages": "ordered_rows and norms_weights_and_averages stay",
+            "label_kinds_fsdp": "label_kinds and fsdp stay",
+            "ddp_small_buckets": "ddp stays",
+            "hsdp": "fsdp stays",
+        }.items()
+    },
+    **{
+        f"tests/distributed/test_training.py::test_the_parallelism_of_the_dense_part_changes_nothing[{name}]": stays
+        for name, stays in {"ddp_small_buckets": "no_pipeline and sockets stay", "hsdp": "fsdp stays"}.items()
+    },
+    **{
+        f"tests/distributed/test_training.py::test_plans_of_all_planners_equal_a_single_process[{name}-four]": (
+            "two ranks stay, and recshard and autoshard on four"
+        )
+        for name in ("rules", "baseline", "refined", "torchrec")
+    },
     "tests/distributed/test_parity.py": "the smoke run of the benchmark rank_parity does the same",
     "tests/distributed/test_resumed_deltas.py::test_resuming_from_a_delta_changes_nothing[4]": "two ranks stay",
     "tests/distributed/test_resumed_deltas.py::test_resuming_from_a_delta_changes_nothing[1]": "two ranks stay",

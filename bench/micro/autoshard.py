@@ -58,6 +58,7 @@ EXAMPLES = 768
 """The global batch size, which is a multiple of each number of devices."""
 MEMORY_FACTORS = {"tight": 1.1, "loose": 4.0}
 ROUNDS, REPEATS, STEPS = 6, 5, 2
+QUICK_ROUNDS = 2
 CONTENDER_LIMITS = 1.2, 1.1
 """Multiples of the best plan's slowest device; plans above the first are dropped after one round, others above the
 second after two."""
@@ -158,19 +159,20 @@ def plans(found: Task, refine_s: float) -> dict[str, Plan]:
     return {name: planned_by(found.problem, planner).plan for name, planner in built.items()}
 
 
-def measured(found: Task, made: Mapping[str, Plan], seed: int) -> dict[str, list[float]]:
+def measured(found: Task, made: Mapping[str, Plan], seed: int, rounds: int = ROUNDS) -> dict[str, list[float]]:
     """Returns the measured seconds of each device under each plan.
 
     Args:
         found: the task.
         made: name of a planner -> its plan.
         seed: the seed of the ids.
+        rounds: how often to measure.
     """
     watch = Stopwatch(found, seed)
     held = {name: found.devices(plan) for name, plan in made.items()}
     runs: dict[DeviceShards, list[float]] = {parts: [] for parts in chain(*held.values())}
     asked = dict.fromkeys(runs)
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for parts in asked:
             runs[parts].append(watch.seconds(parts))
         middle = {parts: st.median(seconds) for parts, seconds in runs.items()}
@@ -186,7 +188,8 @@ def _measure_task(number: int, quick: bool) -> dict[str, list[float]]:
     """Returns :func:`measured` for the plans of all planners."""
     found = task(number, train_test_halves(table_pool())[1], 24 if quick else 200)
     with single_threaded(CPU):
-        return measured(found, plans(found, 1.0 if quick else REFINE_S), number)
+        made = plans(found, 1.0 if quick else REFINE_S)
+        return measured(found, made, number, QUICK_ROUNDS if quick else ROUNDS)
 
 
 def _measure_in_subprocess(number: int, quick: bool) -> dict[str, list[float]]:
@@ -224,7 +227,7 @@ def run(context: Context) -> Result:
         cases.append((str(number), *where, *took))
         named = (f"{name} {value}" for name, value in zip(cases[0], cases[-1], strict=True))
         context.say(f"{number + 1} of {tasks}: {', '.join(named)}")
-    planning_s = [_planning_seconds(pool, 20 if context.quick else 200) for _ in range(3)]
+    planning_s = [_planning_seconds(pool, 20 if context.quick else 200) for _ in range(1 if context.quick else 3)]
     result = _result(slowest, shares, even, planning_s)
     resumable.forget()
     return replace(result, notes=(result.notes[0] + resumed, *result.notes[1:]), cases=tuple(cases))

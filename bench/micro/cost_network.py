@@ -27,7 +27,7 @@ from ziggurat.training.placement.kernel_benchmark import draw_set, measure, meas
 
 CPU = torch.device("cpu")
 SETS, GROUPS = 300, 5
-LEARNED, QUICK_LEARNED = 2000, 40
+LEARNED, QUICK_LEARNED = 2000, 15
 SEED = 1_000_000
 """The first number of a set, above the numbers of all sets used in training."""
 

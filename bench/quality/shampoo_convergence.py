@@ -144,7 +144,7 @@ def _trained(context: Context, resumable: ResumableCases, cases: Iterable[Case])
     missing = [case for case, name in every.items() if name not in resumable]
     if missing:
         context.say(f"{len(missing)} of {len(every)} trainings to go")
-    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool, ExitStack() as stack:
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("forkserver")) as pool, ExitStack() as stack:
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # if this is interrupted
         started = {pool.submit(trained, context.data, context.quick, *case): every[case] for case in missing}
         for number, done in enumerate(as_completed(started), 1):

@@ -24,6 +24,8 @@ BAD_JSON_BYTES = 16 * 2**20
 TICKET_RANGES = 10**6
 STALLED = 200
 SECONDS = 60.0
+GRACE_SECONDS = 1.0
+"""How long an attacker that is told to stop waits for the answer to its last request."""
 
 Attack = Callable[[str, dict[str, Any], threading.Event], Iterator[bool]]
 _ERRORS = (flight.FlightError, pa.ArrowException, OSError)
@@ -108,16 +110,26 @@ def main() -> None:
     os.environ["GRPC_VERBOSITY"] = "NONE"
     kind, address = sys.argv[1:]
     ticket = json.loads(sys.stdin.readline())
-    stop = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
-    made = answered = 0
+    stop, counts, reporting = threading.Event(), {"made": 0, "answered": 0}, threading.Lock()
+
+    def report() -> None:
+        with reporting:
+            print(json.dumps(counts), flush=True)
+            os._exit(0)  # without waiting for answers that nobody reads
+
+    def stop_when_told() -> None:
+        sys.stdin.read()
+        stop.set()
+        time.sleep(GRACE_SECONDS)
+        report()
+
+    threading.Thread(target=stop_when_told, daemon=True).start()
     print("attacking", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         for was_answered in ATTACKS[kind](address, ticket, stop):
-            made += 1
-            answered += was_answered
-    print(json.dumps({"made": made, "answered": answered}), flush=True)
-    os._exit(0)  # without waiting for answers that nobody reads
+            counts["made"] += 1
+            counts["answered"] += was_answered
+    report()
 
 
 if __name__ == "__main__":

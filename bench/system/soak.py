@@ -108,6 +108,7 @@ def run(context: Context) -> Result:
         values["training"] |= {"readers": [address]}
         write_json(folder / f"{_POLICY}.json", values)
         trainer = stack.enter_context(_training(folder))
+        _wait_until_all_run(trainer, ())  # clients that already pull batches would slow its start
         clients = [Client(functools.partial(_loader, dataset, address)) for _ in range(CLIENTS)]
         stack.enter_context(_running(clients))
         _wait_until_all_run(trainer, clients)
