@@ -28,7 +28,9 @@ demo: install ## fetch MovieLens-100K, train, evaluate and write the report
 	$(BIN)/ziggurat report $(RUN)
 
 test: dev ## every gate that CI runs
-	@$(MAKE) --no-print-directory lint typecheck imports unit smoke
+	@$(MAKE) --no-print-directory lint imports
+	@$(MAKE) --no-print-directory --jobs 2 typecheck unit  # the types are checked by one thread, for a minute
+	@$(MAKE) --no-print-directory smoke
 
 lint: dev
 	$(BIN)/ruff check .
@@ -45,7 +47,7 @@ imports: dev
 	$(BIN)/lint-imports
 
 unit: dev ## the tests alone
-	@$(BIN)/python -m compileall -q src tests bench -x '\.cache|peers'  # the tests start hundreds of processes: none compiles again
+	@$(BIN)/python -m compileall -q -j 0 src tests bench -x '\.cache|peers'  # the tests start hundreds of processes: none compiles again
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --drills no
 
 drills: dev ## the tests that take longest, of which `make test` runs one of each kind (tests/drills.py)

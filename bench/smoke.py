@@ -17,8 +17,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 AT_A_TIME = 2
-PRELOADED = ["bench.catalogue", "torchrec", "pandas", "ziggurat.training.loop", "ziggurat.training.api", "ziggurat.cli.main"]
-LONGEST = ("lab_collectives",)
+PRELOADED = [
+    "bench.catalogue",
+    "torchrec",
+    "pandas",
+    "ziggurat.training.loop",
+    "ziggurat.training.api",
+    "ziggurat.cli.main",
+]
+LONGEST = (
+    "autoshard", "quantised_comms", "lab_collectives", "cost_network", "pipeline_overlap", "soak", "scaling_law",
+    "hostile", "checkpoint_crash", "damage", "ingestion", "prepare",
+)  # fmt: skip
 """The benchmarks that begin first, so that no long one is left for the end, when the other processor is idle."""
 
 

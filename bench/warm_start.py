@@ -135,11 +135,12 @@ def _fork_the_server() -> None:
 
 def _close_other_ends(kept: Sequence[int]) -> None:
     """Closes the other ends of the pipes in ``kept``, by which a process would otherwise keep itself alive."""
-    pipes = {os.readlink(f"/proc/self/fd/{each}") for each in kept}
-    for each in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
-        with contextlib.suppress(OSError):
-            if each not in kept and os.readlink(f"/proc/self/fd/{each}") in pipes:
-                os.close(each)
+    opened = {int(each.name): each for each in Path("/proc/self/fd").iterdir()}
+    pipes = {opened[each].readlink() for each in kept}
+    for number in opened.keys() - {*kept}:
+        with contextlib.suppress(OSError):  # the one of the listing itself is closed already
+            if opened[number].readlink() in pipes:
+                os.close(number)
 
 
 def _module_of(args: Any) -> tuple[str, list[str]] | None:
@@ -207,7 +208,8 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> NoReturn:
         os.environ.clear()
         os.environ.update(request["environment"])
         if request["script"]:
-            os.system(request["script"].replace("$$", str(os.getpid())) + ":")
+            script = request["script"].replace("$$", str(os.getpid()))
+            subprocess.run(["sh", "-c", f"{script}:"], check=True)
         _run(request["command"])
         status = 0
     except SystemExit as end:
@@ -219,7 +221,7 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> NoReturn:
     finally:
         with contextlib.suppress(BaseException):
             threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue] - waits for threads, as Python does
-            atexit._run_exitfuncs()
+            atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)

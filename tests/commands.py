@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-PRELOADED = ["torchrec", "ziggurat.training.loop", "ziggurat.training.api", "ziggurat.cli.main"]
+PRELOADED = ["torchrec", "pandas", "ziggurat.training.loop", "ziggurat.training.api", "ziggurat.cli.main"]
 """What the process that forks has imported; tests that fork by themselves name the same, as there is one process."""
 
 SECONDS = 240

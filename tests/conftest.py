@@ -12,7 +12,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from tests.drills import DRILLS
+from tests.drills import DRILLS, FEWER_EXAMPLES
 from ziggurat.cli.main import GC_THRESHOLD
 
 gc.set_threshold(GC_THRESHOLD)
@@ -40,9 +40,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ids = [item.nodeid for item in items]
     drills = {each for each in ids if each.startswith(tuple(DRILLS))}
     files = {each.partition("::")[0] for each in ids}
-    wrong = [each for each in DRILLS if each.partition("::")[0] in files and not any(i.startswith(each) for i in ids)]
+    named = (*DRILLS, *FEWER_EXAMPLES)
+    wrong = [each for each in named if each.partition("::")[0] in files and not any(i.startswith(each) for i in ids)]
     if wrong and not any("::" in each for each in config.args):
         raise pytest.UsageError(f"tests/drills.py: no test is named {wrong[0]}")
-    left_out = [item for item in items if (item.nodeid in drills) == (config.option.drills == "no")]
-    items[:] = [item for item in items if (item.nodeid in drills) == (config.option.drills == "only")]
-    config.hook.pytest_deselected(items=left_out)
+    drawn = [each for each in ids if each.startswith(tuple(FEWER_EXAMPLES)) and each not in drills]
+    if config.option.drills == "no":
+        for item in items:
+            _draw_fewer_examples(item)
+        kept = {*ids} - drills
+    else:
+        kept = {*drills, *drawn}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
+
+
+def _draw_fewer_examples(item: pytest.Item) -> None:
+    for beginning, examples in FEWER_EXAMPLES.items():
+        if item.nodeid.startswith(beginning):
+            assert isinstance(item, pytest.Function)
+            own = item.function._hypothesis_internal_use_settings
+            item.function._hypothesis_internal_use_settings = settings(own, max_examples=examples)

@@ -1,6 +1,7 @@
 """Tests that take long and whose kind a quicker test covers: `make drills` runs them, `make test` does not.
 
-Each entry is the beginning of a test's id, with the reason. An entry that names no test is an error.
+Each entry is the beginning of a test's id, with the reason. An entry that names no test is an error. Some tests of
+drawn examples run in both, with fewer examples in `make test`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,45 @@ DRILLS = {
         )
         for name in ("rules", "baseline", "refined", "torchrec")
     },
+    **{
+        f"tests/verification/test_forged.py::{name}-1]": "files of the current version stay"
+        for name in (
+            "test_a_forged_run[encoders/transform.json",
+            "test_a_forged_run[plan.json",
+            "test_a_forged_run[results.json",
+            "test_a_forged_run[warm_start.json",
+            "test_a_forged_dataset[statistics.json",
+            "test_a_forged_dataset[encoders/transform.json",
+        )
+    },
+    **{
+        f"tests/models/test_golden_losses.py::test_losses_repeat_bit_for_bit[{name}]": "its golden losses stay"
+        for name in ("dhen", "dhen-concat", "autoint", "xdeepfm")
+    },
+    **{
+        f"tests/data/test_block_checksum.py::test_any_bit_of_a_file_is_harmless_or_named[{first}]": "the first stays"
+        for first in (3, 6, 9)
+    },
+    **{
+        f"tests/training/test_sequence_poolings.py::test_a_run_resumes_exactly_and_predicts_as_evaluated[{name}]": stays
+        for name, stays in {"narrow": "all stays", "adam": "vectors stays"}.items()
+    },
+    **{
+        f"tests/features/test_prepare_cluster.py::test_the_dataset_equals_that_of_a_single_process[csv-{split}]": (
+            "another split of CSV stays"
+        )
+        for split in ("split1", "split2", "split5")
+    },
+    "tests/features/test_prepare_cluster.py::test_cluster_and_single_process_resume_each_other[a cluster-fit-2]": (
+        "encode stays"
+    ),
+    "tests/distributed/test_shampoo_ranks.py::test_every_kind_of_data_parallelism[fsdp-2]": "four ranks stay",
+    "tests/distributed/test_shampoo_ranks.py::test_small_blocks_take_the_steps_of_one_rank[2]": "four ranks stay",
+    "tests/distributed/test_shampoo_ranks.py::test_fewer_bits_round_updates_and_leave_ranks_equal[bf16": "fp16 stays",
+    "tests/training/test_offloaded_run.py::test_an_offloaded_run_equals_the_run_in_memory[sgd]": "adagrad stays",
+    "tests/training/test_offloaded_run.py::test_an_offloaded_run_equals_the_run_in_memory[rowwise": "adagrad stays",
+    "tests/training/test_train.py::test_every_model_learns_and_resumes_bit_for_bit[dlrm]": "deepfm stays",
+    "tests/training/test_train.py::test_every_model_learns_and_resumes_bit_for_bit[dcn_v2]": "deepfm stays",
     "tests/distributed/test_parity.py": "the smoke run of the benchmark rank_parity does the same",
     "tests/distributed/test_resumed_deltas.py::test_resuming_from_a_delta_changes_nothing[4]": "two ranks stay",
     "tests/distributed/test_resumed_deltas.py::test_resuming_from_a_delta_changes_nothing[1]": "two ranks stay",
@@ -86,3 +126,22 @@ DRILLS = {
         for kind in ("lru", "paging", "3dxp", "nand", "no_look_ahead", "rocksdb")
     },
 }
+
+_READ = "tests/data/test_read_properties.py::"
+
+FEWER_EXAMPLES = {
+    "tests/bench/test_fuzz.py::test_drawn_texts_end_in_rows_or_named_errors": 50,
+    "tests/cli/test_init_nested.py::test_init_and_prepare_agree_on_drawn_tables_of_every_format": 6,
+    "tests/data/test_dialect.py::test_rewritten_text_has_the_cells_of_the_reference": 200,
+    "tests/data/test_json_records.py::test_any_array_is_cut_into_its_elements": 60,
+    _READ + "test_fast_and_slow_agree_on_any_csv": 25,
+    _READ + "test_fast_and_slow_agree_on_any_json_lines": 25,
+    _READ + "test_fast_and_slow_agree_on_any_libsvm": 25,
+    _READ + "test_csv_json_lines_and_parquet_of_a_table_give_the_same_rows": 25,
+    _READ + "test_block_boundaries_make_no_difference_to_good_rows": 25,
+    "tests/planning/test_planner_contract.py::test_plans_are_possible_fit_into_memory_and_repeat": 10,
+    "tests/planning/test_planner_contract.py::test_every_weight_is_on_one_device_or_on_all": 10,
+    "tests/storage/test_row_log.py::test_rows_read_as_last_written": 10,
+    "tests/storage/test_row_log.py::test_the_log_is_cleaned_repeatedly": 8,
+}
+"""The beginning of a test's id -> its examples in `make test`; `make drills` draws as many as the test says."""

@@ -165,7 +165,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def asked_for(request: pytest.FixtureRequest, place: str) -> list[str]:
     """Returns the names that tests of this session compare at a place; those left to `make drills` are not trained."""
-    parameters = [getattr(item, "callspec").params for item in request.session.items if hasattr(item, "callspec")]
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     names = {each.get("name") for each in parameters if each.get("place", place) == place}
     return [name for name in (*VARIANTS, *PLANNED) if name in names]
 

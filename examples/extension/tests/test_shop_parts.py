@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 FOLDER = Path(__file__).parent.parent
 sys.path.insert(0, str(FOLDER))
@@ -27,6 +28,7 @@ from shop_parts.optimizer import Lion  # noqa: E402
 from shop_parts.planner import LargestFirst  # noqa: E402
 from shop_parts.sequence_encoder import Recency  # noqa: E402
 
+from ziggurat.cli.main import app  # noqa: E402
 from ziggurat.extension import ValueCounts  # noqa: E402
 from ziggurat.extension_testing import (  # noqa: E402
     check_block,
@@ -40,7 +42,16 @@ from ziggurat.extension_testing import (  # noqa: E402
 
 
 def ziggurat(folder: Path, *arguments: str) -> str:
-    """What the command line prints, run in ``folder``."""
+    """What the command line prints, run in ``folder``, in this process, which has imported the libraries."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def started(folder: Path, *arguments: str) -> str:
+    """What the command line prints, run in ``folder``, in a process of its own, which imports the parts anew."""
     command = [sys.executable, "-m", "ziggurat", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,7 +71,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_trains_resumes_predicts_and_reports(shop: Path) -> None:
     settings = ["--set", "training.max_steps=4", "--set", "training.batch_size=128", "--run", "runs/shop"]
-    ziggurat(shop, "train", "shop.yaml", *settings)
+    started(shop, "train", "shop.yaml", *settings)
     assert "resuming at step 4 of 6" in ziggurat(
         shop, "train", "shop.yaml", "--set", "training.max_steps=6", *settings[2:]
     )
@@ -75,12 +86,12 @@ def test_a_block_a_head_an_optimizer_and_a_planner_stand_in_for_built_in_ones(sh
 
 
 def test_another_version_of_an_encoder_is_prepared_again(shop: Path) -> None:
-    ziggurat(shop, "prepare", "shop.yaml")
+    started(shop, "prepare", "shop.yaml")
     before = {path.name for path in (shop / "prepared").iterdir()}
     code = shop / "shop_parts" / "encoder.py"
     text = code.read_text()
     code.write_text(text.replace("version: ClassVar[int] = 1", "version: ClassVar[int] = 2"))
-    ziggurat(shop, "prepare", "shop.yaml")
+    started(shop, "prepare", "shop.yaml")
     code.write_text(text)
     assert len({path.name for path in (shop / "prepared").iterdir()} - before) == 1
 
