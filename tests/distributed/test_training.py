@@ -164,15 +164,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked_for(request: pytest.FixtureRequest, place: str) -> list[str]:
-    """Returns the names that tests of this session compare at a place; those left to `make drills` are not trained."""
-    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    names = {each.get("name") for each in parameters if each.get("place", place) == place}
+    """Returns the names that this session's tests compare at a place; those left to `make drills` are not trained."""
+    items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    parameters = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    names = {each["name"] for each in parameters if each.get("place", "pair") == place}
     return [name for name in (*VARIANTS, *PLANNED) if name in names]
 
 
 @pytest.fixture(scope="module")
 def alone(request: pytest.FixtureRequest, folder: Path) -> dict[str, Any]:
-    asked = {*asked_for(request, "alone"), "ddp", "ordered_rows", "adam_tables"}
+    asked = {*asked_for(request, "pair"), "ddp", "ordered_rows", "adam_tables"}
     return train_all(0, folder, "alone", [name for name in VARIANTS if name in asked])
 
 
