@@ -1,7 +1,7 @@
 """Runs every benchmark once, quickly, two at a time.
 
 Each runs in a process of its own, a fork of one that has imported the engine: importing it takes longer than most quick
-runs. So are the Python modules that it starts (:mod:`bench.warm_start`). Each process has one thread, as the two
+runs. So are the Python modules that it starts (:mod:`bench.forked_modules`). Each process has one thread, as the two
 benchmarks share the machine.
 """
 
@@ -61,7 +61,7 @@ def smoke(names: Sequence[str]) -> int:
 
 def _run(name: str, output: str) -> None:
     from bench.cli import main
-    from bench.warm_start import start_modules_by_forks
+    from bench.forked_modules import start_modules_by_forks
 
     start_modules_by_forks()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -214,8 +214,8 @@ def create_environment(venv: Path, afresh: bool) -> None:
 def compile_bytecode(venv: Path) -> None:
     """Compiles what pip installed on all cores; pip itself uses one, and takes as long for it as for all the rest.
 
-    The libraries' own tests, a fifth of the code, and files that do not compile, as those for other Python versions, are
-    left to whoever imports them.
+    The libraries' own tests, a fifth of the code, are left out. Files that do not compile, as those for other Python
+    versions, are left to whoever imports them.
     """
     started = time.monotonic()
     libraries = [str(path) for path in venv.glob("lib/python*/site-packages")]

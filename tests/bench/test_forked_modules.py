@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.warm_start import start_modules_by_forks
+from bench.forked_modules import start_modules_by_forks
 from tests.commands import PRELOADED
 
 MODULE = """
