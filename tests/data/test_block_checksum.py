@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from ziggurat.data.encoded.block_checksum import block_checksum
 from ziggurat.data.encoded.dataset import SPLITS, Dataset, DatasetWriter, arrow_schema
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.data.encoded.manifest import manifest, record_block_checksums, split_files, write_manifest
-from ziggurat.data.encoded.stream import Order, Stream
 
 MakeDataset = Callable[..., Dataset]
 
@@ -185,43 +183,3 @@ def test_damaged_offsets_of_version_1_are_named(make_dataset: MakeDataset) -> No
     with pytest.raises(DataError, match=r"00000\.arrow: block \d+ cannot be read"):
         for block in range(len(blocks.blocks)):
             blocks.read(block)
-
-
-def test_the_next_pool_is_compared_ahead(make_dataset: MakeDataset) -> None:
-    dataset = make_dataset(train=100, block_rows=10)
-    split = dataset.split("train")
-    stream = Stream(split, dataset.schema, Order(0, 1, shuffle=True, pool_blocks=4))
-    assert all(split.is_unchecked(block) for block in range(10))
-    stream.batch(0, 5)
-    _wait_for_check()
-    assert sum(split.is_unchecked(block) for block in range(10)) == 2  # those of the third pool
-    stream.batch(40, 45)
-    _wait_for_check()
-    assert not any(split.is_unchecked(block) for block in range(10))
-    before = threading.active_count()
-    Stream(split, dataset.schema, Order(1, 1, shuffle=True, pool_blocks=4)).batch(0, 5)
-    assert threading.active_count() == before  # nothing is left to compare
-
-
-def test_what_is_damaged_ahead_is_named_where_it_is_read(make_dataset: MakeDataset) -> None:
-    dataset = make_dataset(train=100, block_rows=10)
-    path = dataset.folder / "train" / "00000.arrow"
-    with pa.memory_map(str(path)) as mapped:
-        last = pa.ipc.open_file(mapped).get_batch(9)
-        offset = last.column(0).buffers()[1].address - mapped.read_buffer().address
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)
-        file.seek(offset)
-        file.write(bytes([byte[0] ^ 1]))
-    stream = Stream(dataset.split("train"), dataset.schema, Order(0, 0, shuffle=False, pool_blocks=5))
-    assert stream.batch(0, 50).size == 50
-    _wait_for_check()
-    with pytest.raises(DataError, match=r"block 9 .* is damaged"):
-        stream.batch(50, 60)
-
-
-def _wait_for_check() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "check-ahead":
-            thread.join()

@@ -86,10 +86,6 @@ class RawBlocks:
         self._ends = np.cumsum(index.rows(split))
         self.rows = int(self._ends[-1])
 
-    def is_unchecked(self, block: int) -> bool:
-        """A block is made on demand, and has no checksum."""
-        return False
-
     @property
     def sizes(self) -> tuple[int, ...]:
         """The number of rows of each block."""

@@ -261,10 +261,6 @@ class SplitBlocks:
             raise DAMAGED.of(path, f"block {index} cannot be read: {str(error)[:200]}") from None
         return batch
 
-    def is_unchecked(self, block: int) -> bool:
-        """Whether :meth:`read` would compare the block with its checksum, as no one has before."""
-        return self.checksums is not None and block not in self.checked
-
     def _fault(self, block: int, batch: pa.RecordBatch) -> str | None:
         """Returns how a block differs from what was written; None if it does not.
 

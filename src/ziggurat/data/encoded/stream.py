@@ -10,7 +10,6 @@ Any process that has the split can make any range ``[start, stop)`` of the strea
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -21,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 
 from ziggurat.core.batch import Batch
-from ziggurat.core.errors import DataError
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.columns import Columns, Rows, concatenate
 
@@ -36,10 +34,6 @@ class BlockSource(Protocol):
 
     def read(self, block: int) -> pa.RecordBatch:
         """Reads one block. Thread-safe."""
-        ...
-
-    def is_unchecked(self, block: int) -> bool:
-        """Whether reading the block would first compare it with its checksum, which need not be done again."""
         ...
 
 
@@ -89,8 +83,6 @@ class Stream:
         sizes = np.asarray(blocks.sizes, np.int64)
         block_order = order.blocks(len(sizes))
         self._pools = [block_order[i : i + order.pool_blocks] for i in range(0, len(block_order), order.pool_blocks)]
-        self._ahead: tuple[int, threading.Thread] | None = None
-        """The pool whose blocks are compared with their checksums ahead, and the thread that does it."""
         pool_rows = [int(sizes[pool].sum()) for pool in self._pools]
         self.starts: Rows = np.concatenate([[0], np.cumsum(pool_rows)]).astype(np.int64)
         """The position at which each pool begins, and finally the end of the stream."""
@@ -121,34 +113,11 @@ class Stream:
         """Returns one pool, reading it unless it is in the cache."""
 
         def read() -> Pool:
-            if self._ahead is not None and self._ahead[0] == number:
-                self._ahead[1].join()
             blocks = [self._blocks.read(int(block)) for block in self._pools[number]]
-            self._check_ahead(number + 1)
             columns = Columns(blocks, self._schema, shuffled=self._order.shuffle)
             return Pool(columns, self._order.rows(number, columns.rows))
 
         return self._cache.get((self._name, self._order, number), read)
-
-    def _check_ahead(self, number: int) -> None:
-        """Compares the blocks of a pool with their checksums while batches of the pool before are made.
-
-        In the first epoch this takes 6 % of the loader's time, and next to none where a core is free. Blocks that are
-        damaged are left to the reading of that pool, which names them.
-        """
-        pool = self._pools[number] if number < len(self._pools) else ()
-        unchecked = [int(block) for block in pool if self._blocks.is_unchecked(int(block))]
-        if not unchecked:
-            return
-
-        def check() -> None:
-            with contextlib.suppress(DataError):
-                for block in unchecked:
-                    self._blocks.read(block)
-
-        thread = threading.Thread(target=check, name="check-ahead")
-        self._ahead = number, thread
-        thread.start()
 
 
 @dataclass(frozen=True, slots=True)
