@@ -169,6 +169,10 @@ def test_what_is_missing_in_a_bucket_is_named(s3: str) -> None:
         resolve_files(["htps://host/a.csv"], Path(), SUFFIXES)
     with pytest.raises(DataError, match=r"credentials in it \(…@host\)"):
         resolve_files(["https://me:secret@host/a.csv"], Path(), SUFFIXES)
+    for query in ("X-Amz-Signature=ab12", "download=1&access_token=ab12", "sig=ab12"):
+        with pytest.raises(DataError, match=r"a.csv: a URL with .*=… would give others access") as refused:
+            resolve_files([f"https://host/a.csv?{query}"], Path(), SUFFIXES)
+        assert "ab12" not in str(refused.value)
 
 
 def test_a_package_that_a_place_needs_is_named() -> None:
@@ -194,12 +198,29 @@ def test_a_server_that_keeps_failing_is_named(web: WebServer, monkeypatch: pytes
     web.files["/a.csv"] = b"a,b\n1,2\n"
     found = find_remote(f"{web.url}/a.csv")
     web.faults.extend(["503"] * 4)
-    with found.open() as stream, pytest.raises(DataError, match=r"a.csv: cannot be read: the store answers 503"):
+    with found.open() as stream, pytest.raises(DataError, match=r"a.csv: cannot be read: the server answers 503"):
         stream.read()
     web.faults.append("403")
     with found.open() as stream, pytest.raises(DataError, match=r"the server '127.0.0.1:\d+' refuses it"):
         stream.read()
     assert not web.faults  # a refusal is not repeated
+
+
+def test_a_server_that_cannot_be_asked_for_a_file_is_named(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_file, "FIRST_PAUSE_S", 0.001)
+    web.files["/a.csv"] = b"a,b\n1,2\n"
+    web.always = "500"
+    with pytest.raises(DataError, match=r"a.csv: cannot be read: the server answers 500, in all attempts"):
+        find_remote(f"{web.url}/a.csv")
+    web.always = "401"
+    with pytest.raises(DataError, match=r"a.csv: cannot be read: the server '127.0.0.1:\d+' refuses it"):
+        find_remote(f"{web.url}/a.csv")
+    web.always = "404"
+    with pytest.raises(FileNotFoundError):
+        find_remote(f"{web.url}/a.csv")
+    for host in ("127.0.0.1:1", "no-such-host.invalid"):
+        with pytest.raises(DataError, match=rf"http://{host}/a.csv: cannot be read: no connection to the server"):
+            find_remote(f"http://{host}/a.csv")
 
 
 def test_a_store_that_fails_for_a_while_is_asked_again(s3: str, proxy: Proxy) -> None:
@@ -249,10 +270,10 @@ def test_a_server_that_sends_no_parts_is_refused_by_name(web: WebServer) -> None
 
 def test_a_query_is_no_part_of_the_name(web: WebServer) -> None:
     web.files["/a.csv.gz"] = written(log(40), "a.csv.gz")
-    (file,) = resolve_files([f"{web.url}/a.csv.gz?download=1&key=2"], Path(), SUFFIXES)
+    (file,) = resolve_files([f"{web.url}/a.csv.gz?download=1&version=2"], Path(), SUFFIXES)
     assert (file.compression, file.format_suffix) == ("gzip", ".csv")
-    assert "?download=1&key=2" in ziggurat.draft_config(f"{web.url}/a.csv.gz?download=1&key=2")
-    assert {path for _, path, _ in web.seen} == {"/a.csv.gz?download=1&key=2"}
+    assert "?download=1&version=2" in ziggurat.draft_config(f"{web.url}/a.csv.gz?download=1&version=2")
+    assert {path for _, path, _ in web.seen} == {"/a.csv.gz?download=1&version=2"}
 
 
 def test_reading_ahead_is_bounded(web: WebServer) -> None:

@@ -21,6 +21,7 @@ class WebServer(ThreadingHTTPServer):
         seen: (method, path with query, range) of each request.
         faults: of the next requests of content: a status, such as ``503``; ``cut``: the connection ends in the middle
             of the content; ``""``: none.
+        always: a status that answers every request, also those for the size.
         parts: whether a part of a file is sent when one is asked for.
         sized: whether the size of a file is said.
     """
@@ -34,6 +35,7 @@ class WebServer(ThreadingHTTPServer):
         self.versions: dict[str, int] = {}
         self.seen: list[tuple[str, str, str]] = []
         self.faults: deque[str] = deque()
+        self.always = ""
         self.parts = self.sized = True
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -56,6 +58,9 @@ class _Handler(BaseHTTPRequestHandler):
         server, path = self.server, self.path.partition("?")[0]
         asked = self.headers.get("Range", "")
         server.seen.append((self.command, self.path, asked))
+        if server.always:
+            self._answer(int(server.always), {}, b"as told")
+            return
         if path not in server.files:
             self._answer(404, {}, b"no such file")
             return

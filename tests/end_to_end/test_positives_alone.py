@@ -41,10 +41,11 @@ def test_positives_alone_are_learned_and_the_protocol_is_stated(tmp_path: Path) 
     rows = [f"{user},{item},artist {item // 2}" for user, item in zip(users, items, strict=True)]
     (tmp_path / "plays.csv").write_text("user,item,artist\n" + "\n".join(rows) + "\n")
     (tmp_path / "exp.yaml").write_text(EXPERIMENT)
-    ziggurat("train", "exp.yaml", folder=tmp_path)
+    trained = ziggurat("train", "exp.yaml", folder=tmp_path)
     shown = ziggurat("evaluate", "runs/plays", folder=tmp_path)
     protocol = "9 sampled negatives, drawn by popularity to the power of 0.75"
     assert protocol in " ".join(shown.split())
+    assert protocol in " ".join(trained.split())
     ziggurat("report", "runs/plays", "--no-baselines", folder=tmp_path)
     page = (tmp_path / "runs" / "plays" / "report.html").read_text()
     assert protocol in " ".join(page.split())

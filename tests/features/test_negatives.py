@@ -224,5 +224,8 @@ def test_readers_of_raw_files_refuse_negatives(tmp_path: Path) -> None:
 def test_the_protocol_is_stated() -> None:
     uniform = UniformNegatives(user="user", item="item", evaluation=99, seed=4)
     assert "99 sampled negatives, drawn uniformly" in protocol(uniform)
+    assert "Training rows had 4, so that predictions are too high here" in protocol(uniform)
+    assert "predictions are too low" in protocol(uniform.model_copy(update={"per_positive": 200}))
+    assert "Training rows" not in protocol(uniform.model_copy(update={"per_positive": 99}))
     assert "seed 4" in protocol(uniform)
     assert "by popularity to the power of 0.75" in protocol(PopularityNegatives(user="u", item="i"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.conftest import MakeExperiment, RecordedNotes
+from tests.training.conftest import MakeExperiment, RecordedNotes, config_values
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.report.gather import report_run
 from ziggurat.training import api
@@ -114,6 +114,15 @@ def test_a_history_that_holds_its_own_row_is_noted(make_experiment: MakeExperime
     page = report_run("run", baselines=False).read_text(encoding="utf-8")
     assert "A likely leak: " in page
     assert "holds the row’s own" in page or "holds the row&#x27;s own" in page or "holds the row's own" in page
+
+
+def test_a_feature_of_the_labels_column_is_noted(make_experiment: MakeExperiment) -> None:
+    features = [*config_values(Path())["features"], {"name": "hint", "column": "click", "kind": "numeric"}]
+    progress = TrainingNotes()
+    api.train(make_experiment(training__max_steps=4, features=features), "run", progress=progress)
+    note = next(each for each in progress.notes if each.startswith("a leak: "))
+    assert "the feature 'hint' is made of column 'click', which the label 'click' is made of too" in note
+    assert "A leak: " in report_run("run", baselines=False).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("name", "steps", "noted"), [("warmup_cosine", 5, True), ("warmup_linear", 4, False)])

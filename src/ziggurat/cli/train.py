@@ -100,3 +100,7 @@ def command(
         typer.echo(f"stopped after step {outcome.step} {reason}; saved. Run the same command to resume.")
         return
     figures_table(f"{outcome.run.folder} (best at step {outcome.results['best_step']})", outcome.results["figures"])
+    if experiment.data.negatives is not None:
+        from ziggurat.features.negatives_config import protocol
+
+        typer.echo(protocol(experiment.data.negatives))

@@ -80,9 +80,13 @@ NegativesConfig = Annotated[
 
 def protocol(negatives: NegativesConfig) -> str:
     """Returns the sentence that states how held-out rows are evaluated."""
-    count = negatives.count("test")
+    count, learned = negatives.count("test"), negatives.per_positive
+    shift = ""
+    if count != learned:
+        wrong = "low" if count < learned else "high"
+        shift = f". Training rows had {learned}, so that predictions are too {wrong} here: judge order, not calibration"
     return (
         f"sampled evaluation: each held-out positive is compared with {count} sampled negative{'s' * (count > 1)}, "
         f"drawn {negatives.distribution} from the items of the training split, none of them a known positive of the "
-        f"same {negatives.user} in any split (seed {negatives.seed}). Figures depend on this choice"
+        f"same {negatives.user} in any split (seed {negatives.seed}). Figures depend on this choice{shift}"
     )

@@ -17,7 +17,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ziggurat.network.limits import Limits
 from ziggurat.network.peer import Peer
@@ -63,6 +62,8 @@ class Connections:
     ) -> None:
         self._port, self._limits, self._log, self._busy = port, limits, log, busy
         self._known: dict[Peer, _Connection] = {}
+        self._sockets: dict[int, Peer | None] = {}
+        """Inode of each socket of this process, as last seen -> the peer if it is such a connection."""
         self._lock = threading.Lock()
 
     def account(self, peer: Peer, request_bytes: int = 0, answer_bytes: int = 0) -> None:
@@ -76,21 +77,21 @@ class Connections:
 
     def cut(self, peers: Collection[Peer]) -> None:
         """Ends the connections to these peers, and with them all their calls."""
-        for found, peer in self._open():
+        for found, peer, _ in self._open():
             if peer in peers:
                 _shut_down(found)
 
     def cut_all(self) -> None:
         """Ends all connections."""
-        for found, _ in self._open():
+        for found, _, _ in self._open():
             _shut_down(found)
 
     def check(self) -> None:
         """Cuts the connections that exceed a bound; to be called about ten times a second."""
         now, limits = time.monotonic(), self._limits
         seen: dict[Peer, _Connection] = {}
-        for found, peer in self._open():
-            received, inode = _received(found), os.fstat(found.fileno()).st_ino
+        for found, peer, inode in self._open():
+            received = _received(found)
             with self._lock:
                 connection = self._known.get(peer)
                 if connection is None or connection.inode not in {0, inode}:
@@ -133,34 +134,50 @@ class Connections:
                     self._log.add(peer, "flood", "too many open connections; the one idle for longest is closed")
         return cut
 
-    def _open(self) -> Iterator[tuple[socket.socket, Peer]]:
-        """Yields a duplicate of each connection's socket, valid until the next one, with its peer."""
-        port = self._port()
-        for path in list(Path("/proc/self/fd").iterdir()):
-            found = _duplicate(int(path.name))
-            if found is None:
+    def _open(self) -> Iterator[tuple[socket.socket, Peer, int]]:
+        """Yields a duplicate of each connection's socket, valid until the next one, with its peer and its inode."""
+        sockets: dict[int, Peer | None] = {}
+        for entry in os.scandir("/proc/self/fd"):
+            inode = _socket_inode(int(entry.name))
+            if inode is None:
                 continue
-            with found:
-                try:
-                    if found.family in {socket.AF_INET, socket.AF_INET6} and found.getsockname()[1] == port:
-                        yield found, Peer.of_socket(found.getpeername())
-                except OSError:  # it listens, or its peer is gone
-                    continue
+            if inode in self._sockets and self._sockets[inode] is None:
+                sockets[inode] = None
+                continue
+            with contextlib.suppress(OSError), contextlib.closing(_duplicate(int(entry.name))) as found:
+                inode = os.fstat(found.fileno()).st_ino  # the number may be that of another file by now
+                peer = self._sockets[inode] if inode in self._sockets else self._peer(found)
+                sockets[inode] = peer
+                if peer is not None:
+                    yield found, peer, inode
+        self._sockets = sockets
+
+    def _peer(self, found: socket.socket) -> Peer | None:
+        """Returns the peer of a connection that the server has accepted; None for any other socket."""
+        with contextlib.suppress(OSError):  # it listens, or its peer is gone
+            known = socket.socket(fileno=os.dup(found.fileno()))  # this finds out its family
+            with known:
+                if known.family in {socket.AF_INET, socket.AF_INET6} and known.getsockname()[1] == self._port():
+                    return Peer.of_socket(known.getpeername())
+        return None
 
 
-def _duplicate(descriptor: int) -> socket.socket | None:
-    """Returns another handle of a socket of this process, which stays this socket when the first handle is closed."""
+def _socket_inode(descriptor: int) -> int | None:
+    """Returns what identifies the socket of a descriptor; None if it is closed, or no socket."""
     try:
-        copy = os.dup(descriptor)
+        status = os.fstat(descriptor)
     except OSError:
         return None
-    try:
-        if stat.S_ISSOCK(os.fstat(copy).st_mode):
-            return socket.socket(fileno=copy)
-    except OSError:
-        pass
-    os.close(copy)
-    return None
+    return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
+
+
+def _duplicate(descriptor: int) -> socket.socket:
+    """Returns another handle of a socket of this process, which stays this socket when the first handle is closed.
+
+    Raises:
+        OSError: it is closed.
+    """
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, os.dup(descriptor))
 
 
 def _received(found: socket.socket) -> int:

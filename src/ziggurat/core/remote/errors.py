@@ -38,9 +38,10 @@ def explained(error: BaseException, url: str, *, for_logs: bool = False) -> tupl
     code, status, details = _response(error)
     kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     bucket, message = urlsplit(url).netloc, details or f"{type(error).__name__}: {error}"
+    store = "server" if url.startswith("http") else "store"
     place = f"server {bucket!r}" if url.startswith("http") else f"bucket {bucket!r}"
     setting = f" (AWS_ENDPOINT_URL is {endpoint() or 'not set'})" if url.startswith("s3") else ""
-    reachable = f"check that the store's address is right{setting}, and that this host reaches it"
+    reachable = f"check that the {store}'s address is right{setting}, and that this host reaches it"
     onwards = "run the same command again, which goes on" if for_logs else "go on from the last checkpoint"
     if code == "NoSuchBucket":
         return f"there is no {place}", f"create it, or name another place; else {reachable}"
@@ -55,17 +56,17 @@ def explained(error: BaseException, url: str, *, for_logs: bool = False) -> tupl
     if code in _OTHER_REGION:
         return f"{place} is in another region: {message}", "set AWS_DEFAULT_REGION to its region"
     if kinds & _TIMEOUT or code == "RequestTimeout":
-        hint = f"check whether the store is overloaded or the network slow, then {onwards}"
+        hint = f"check whether the {store} is overloaded or the network slow, then {onwards}"
         return f"no answer in time, in all attempts: {message}", hint
     if status >= 500 or code == "SlowDown":
-        hint = f"wait until the store recovers and {onwards}"
+        hint = f"wait until the {store} recovers and {onwards}"
         hint += "; AWS_MAX_ATTEMPTS sets the attempts" if url.startswith("s3") else ""
-        return f"the store answers {status} {code}, in all attempts: {message}", hint
+        return f"the {store} answers {status} {code}, in all attempts: {message}".replace("  ", " "), hint
     if kinds & _UNREACHABLE:
-        return f"no connection to the store, in all attempts: {message}", reachable
+        return f"no connection to the {store}, in all attempts: {message}", reachable
     if "ValueError" in kinds:
         return message, reachable
-    return f"{message}", "read the store's own log, or name another place"
+    return f"{message}", f"read the {store}'s own log, or name another place"
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -76,8 +77,14 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Returns whether there is no such object, though its bucket or server exists."""
-    return not is_missing_bucket(error) and (isinstance(error, FileNotFoundError) or _response(error)[1] == 404)
+    """Returns whether there is no such object, though its bucket or server exists.
+
+    The library of web servers calls any failure a missing file, whose cause is the failure.
+    """
+    if is_missing_bucket(error):
+        return False
+    status = _response(error)[1]
+    return status in (404, 410) or (isinstance(error, FileNotFoundError) and not status and error.__cause__ is None)
 
 
 def is_missing_bucket(error: BaseException) -> bool:

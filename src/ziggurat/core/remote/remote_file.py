@@ -11,15 +11,17 @@ import io
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ziggurat.core.errors import DataError, ZigguratError
 from ziggurat.core.remote.errors import explained, is_missing, is_missing_bucket, is_temporary
 from ziggurat.core.remote.file_system import open_file_system
+
+_Answer = TypeVar("_Answer")
 
 BLOCK_BYTES = 4 * 2**20
 FIRST_BOUNDS = (2**18, 2**20)
@@ -93,7 +95,7 @@ def find_remote(url: str) -> RemoteFile:
     files, path = open_file_system(url)
     with explained_requests(url):
         try:
-            info = files.info(path)
+            info = _attempted(lambda: files.info(path))
         except Exception as error:
             if is_missing(error):
                 raise FileNotFoundError(url) from error
@@ -242,7 +244,7 @@ def explained_requests(url: str) -> Generator[None]:
         raise DataError(f"{url}: cannot be read: {what}", hint) from error
 
 
-def _attempted(request: Any) -> bytes:
+def _attempted(request: Callable[[], _Answer]) -> _Answer:
     """Returns what ``request`` does, which is tried again while its failure may pass."""
     for attempt in range(ATTEMPTS):
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pydantic
 
@@ -18,6 +19,8 @@ from ziggurat.data.readers.suffixes import format_suffix, is_hidden, is_marker
 
 _WEB = ("http", "https")
 _LISTED = 8
+_SECRET = re.compile(r"(?i)token|signature|secret|password|credential|api.?key|^(sig|key|auth)$")
+"""Names of a query's parameters whose values are credentials."""
 
 
 class UrlPath(PurePosixPath):
@@ -90,7 +93,7 @@ def resolve_url(url: str, suffixes: Sequence[str]) -> Iterator[tuple[RemoteFile,
         suffixes: the format's suffixes.
 
     Raises:
-        DataError: nothing is there, or it cannot be read.
+        DataError: nothing is there, it cannot be read, or the URL holds credentials.
         ConfigError: the URL is of an unknown kind.
         EnvironmentMismatch: a package that this kind of URL needs is not installed.
     """
@@ -100,6 +103,12 @@ def resolve_url(url: str, suffixes: Sequence[str]) -> Iterator[tuple[RemoteFile,
         raise DataError(
             f"a URL with credentials in it (…@{parts.netloc.rpartition('@')[2]}) would be readable in the config",
             "give them in the environment, as in AWS_ACCESS_KEY_ID; of web servers in ~/.netrc",
+        )
+    secret = next((name for name, _ in parse_qsl(parts.query) if _SECRET.search(name)), None)
+    if secret is not None:
+        raise DataError(
+            f"{url.partition('?')[0]}: a URL with {secret}=… would give others access who read the config",
+            "download the file; or name it in its store, as s3://BUCKET/FILE, with credentials in the environment",
         )
     inside = _within_archive(url)
     if inside is not None:
