@@ -256,6 +256,19 @@ def test_a_file_that_changes_while_it_is_read_is_refused(place: str, request: py
     assert resolve_files([url], Path(), SUFFIXES)[0].modified_ns != file.modified_ns
 
 
+def test_a_file_that_vanishes_while_it_is_read_is_named(web: WebServer) -> None:
+    web.files["/a.csv"] = os.urandom(3 * BLOCK_BYTES)
+    found = find_remote(f"{web.url}/a.csv")
+    with found.open() as stream:
+        stream.read(10)
+        del web.files["/a.csv"]
+        with pytest.raises(DataError, match=r"a.csv: vanished while it was being read"):
+            stream.seek(2 * BLOCK_BYTES)
+            stream.read(10)
+    with pytest.raises(DataError, match=r"a.csv: vanished while it was being read"):
+        found.check_unchanged()
+
+
 def test_a_server_that_sends_no_parts_is_refused_by_name(web: WebServer) -> None:
     web.files["/a.csv"] = b"a,b\n1,2\n" * 100_000
     web.parts = False

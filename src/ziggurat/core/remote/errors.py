@@ -35,6 +35,8 @@ def explained(error: BaseException, url: str, *, for_logs: bool = False) -> tupl
         url: URL of the store.
         for_logs: whether logs are read there, not checkpoints kept.
     """
+    if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__  # as the library of web servers calls any failure
     code, status, details = _response(error)
     kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     bucket, message = urlsplit(url).netloc, details or f"{type(error).__name__}: {error}"
@@ -61,7 +63,8 @@ def explained(error: BaseException, url: str, *, for_logs: bool = False) -> tupl
     if status >= 500 or code == "SlowDown":
         hint = f"wait until the {store} recovers and {onwards}"
         hint += "; AWS_MAX_ATTEMPTS sets the attempts" if url.startswith("s3") else ""
-        return f"the {store} answers {status} {code}, in all attempts: {message}".replace("  ", " "), hint
+        answer = f"{status} {code}".rstrip()
+        return f"the {store} answers {answer}, in all attempts: {message}", hint
     if kinds & _UNREACHABLE:
         return f"no connection to the {store}, in all attempts: {message}", reachable
     if "ValueError" in kinds:

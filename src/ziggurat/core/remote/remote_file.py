@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ziggurat.core.errors import DataError, ZigguratError
-from ziggurat.core.remote.errors import explained, is_missing, is_missing_bucket, is_temporary
+from ziggurat.core.remote.errors import explained, is_missing, is_temporary
 from ziggurat.core.remote.file_system import open_file_system
 
 _Answer = TypeVar("_Answer")
@@ -78,9 +78,7 @@ class RemoteFile:
         try:
             now = find_remote(self.url)
         except FileNotFoundError as error:
-            raise DataError(
-                f"{self.url}: vanished while it was being read", f"put the file back, unchanged, and {_ONWARDS}"
-            ) from error
+            raise _vanished(self) from error
         if now != self:
             raise _changed(self, f"{self.size_bytes} bytes before, {now.size_bytes} now")
 
@@ -94,12 +92,7 @@ def find_remote(url: str) -> RemoteFile:
     """
     files, path = open_file_system(url)
     with explained_requests(url):
-        try:
-            info = _attempted(lambda: files.info(path))
-        except Exception as error:
-            if is_missing(error):
-                raise FileNotFoundError(url) from error
-            raise
+        info = _attempted(lambda: files.info(path))
     if info.get("type") == "directory":
         raise FileNotFoundError(url)
     return as_remote(url, info)
@@ -129,8 +122,11 @@ class RemoteStream(io.RawIOBase):
         super().__init__()
         self._file, self._position, self._last_block = file, 0, -1
         files, path = open_file_system(file.url)
-        with explained_requests(file.url):
-            self._source = files.open(path, "rb", cache_type="none", size=file.size_bytes)
+        try:
+            with explained_requests(file.url):
+                self._source = files.open(path, "rb", cache_type="none", size=file.size_bytes)
+        except FileNotFoundError as error:
+            raise _vanished(file) from error
         details = getattr(self._source, "details", None) or {}
         version = next((str(details[field]) for field in VERSION_FIELDS if details.get(field)), "")
         if version and file.version and version != file.version:
@@ -201,8 +197,11 @@ class RemoteStream(io.RawIOBase):
         self._blocks[number] = self._pool.submit(self._fetch, *bounds(number, self._file.size_bytes))
 
     def _fetch(self, start: int, end: int) -> bytes:
-        with explained_requests(self._file.url):
-            data = _attempted(lambda: self._source._fetch_range(start, end))
+        try:
+            with explained_requests(self._file.url):
+                data = _attempted(lambda: self._source._fetch_range(start, end))
+        except FileNotFoundError as error:
+            raise _vanished(self._file) from error
         if len(data) != end - start:
             raise _changed(self._file, f"bytes {start} to {end} are {len(data)} bytes")
         return data
@@ -227,15 +226,19 @@ def bounds(number: int, size: int) -> tuple[int, int]:
 
 @contextmanager
 def explained_requests(url: str) -> Generator[None]:
-    """Turns the client library's errors into errors that say what happened to ``url``, with a hint; that a file is
-    missing is left to the caller."""
+    """Turns the client library's errors into errors that say what happened to ``url``, with a hint.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        DataError: anything else.
+    """
     try:
         yield
     except ZigguratError:
         raise
     except Exception as error:
-        if isinstance(error, FileNotFoundError) and not is_missing_bucket(error):
-            raise
+        if is_missing(error):
+            raise FileNotFoundError(url) from error
         if "range requests" in str(error):
             raise _no_parts(url) from error
         if type(error).__name__ == "FileExpired":
@@ -254,6 +257,10 @@ def _attempted(request: Callable[[], _Answer]) -> _Answer:
                 raise
             time.sleep(FIRST_PAUSE_S * 2**attempt)
     raise AssertionError
+
+
+def _vanished(file: RemoteFile) -> DataError:
+    return DataError(f"{file.url}: vanished while it was being read", f"put the file back, unchanged, and {_ONWARDS}")
 
 
 def _changed(file: RemoteFile, how: str) -> DataError:
