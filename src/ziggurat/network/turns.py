@@ -45,6 +45,12 @@ class _Shares:
         self._used[key] = self.of(key) + seconds
 
 
+def _closed_gate() -> threading.Lock:
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A piece of work that waits for its turn."""
@@ -52,7 +58,8 @@ class _Waiting:
     peer: Peer
     proven: bool
     number: int
-    ready: threading.Event = field(default_factory=threading.Event)
+    gate: threading.Lock = field(default_factory=_closed_gate)
+    """Is opened once, when it is its turn; much cheaper than an event."""
 
     @property
     def levels(self) -> tuple[tuple[Hashable, Hashable], ...]:
@@ -85,7 +92,7 @@ class Turns:
             waiting = _Waiting(peer, self._reputation.is_proven(peer), self._arrived)
             self._waiting.append(waiting)
             self._start_next()
-        waiting.ready.wait()
+        waiting.gate.acquire()
         started = time.monotonic()
         try:
             yield
@@ -105,7 +112,7 @@ class Turns:
             for rivals, name in chosen.levels:
                 self._shares[rivals].begin(name)
             self._free -= 1
-            chosen.ready.set()
+            chosen.gate.release()
         if len(self._shares) > _PRUNE_ABOVE:
             self._shares.clear()
 
