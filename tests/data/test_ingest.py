@@ -171,7 +171,7 @@ def test_no_row_is_lost_or_repeated_when_a_reader_is_lost(
     notes: list[str] = []
     ours: list[tuple[Batch, Cursor]] = []
     # A stopped reader is detected by the time limit of its answer, half of `seconds`.
-    loader = ingest_loader(dataset, [each.address for each in both], seconds=4, note=collect_reader_messages(notes))
+    loader = ingest_loader(dataset, [each.address for each in both], seconds=12, note=collect_reader_messages(notes))
     for item in loader.epoch(Cursor()):
         ours.append(item)
         if len(ours) == 10:
@@ -198,11 +198,11 @@ def test_a_reader_that_comes_back_is_used_again(dataset: Dataset, start: Start) 
 
 def test_if_all_readers_are_lost_each_is_named(dataset: Dataset, start: Start) -> None:
     both = [start(), start()]
-    batches = ingest_loader(dataset, [each.address for each in both], seconds=1).epoch(Cursor())
+    batches = ingest_loader(dataset, [each.address for each in both], seconds=4).epoch(Cursor())
     next(batches)
     for each in both:
         each.stop()
-    with pytest.raises(ReadersLost, match="no reader has sent a batch for 1 s") as caught:
+    with pytest.raises(ReadersLost, match="no reader has sent a batch for 4 s") as caught:
         list(batches)
     for each in both:
         assert f"{each.address}: " in caught.value.problem
