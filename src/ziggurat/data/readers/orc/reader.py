@@ -15,7 +15,8 @@ from ziggurat.data.readers.columnar.file import (
     estimated_row_bytes,
     explained_reads,
 )
-from ziggurat.data.readers.columnar.paths import ColumnPath
+from ziggurat.data.readers.columnar.paths import ColumnPath, check_names
+from ziggurat.data.readers.orc.trial import check_reading
 from ziggurat.data.readers.reader import CellsConfig
 from ziggurat.data.readers.source_files import SourceFile
 
@@ -37,6 +38,7 @@ class OrcColumns(ColumnarFile):
     def __init__(self, file: SourceFile, orc: pyarrow.orc.ORCFile) -> None:
         self._file, self._orc = file, orc
         self.schema: pa.Schema = orc.schema
+        check_names(self.schema)
         self.rows: int | None = orc.nrows
         self._groups: list[tuple[int, int]] | None = None
         check_expansion(file, self.rows, 1)
@@ -71,9 +73,11 @@ def open_orc(file: SourceFile, dictionaries: Sequence[str] = ()) -> Generator[Or
     """Opens ``file``; columns have the types that they have in it, whatever ``dictionaries`` names.
 
     Raises:
-        DataError: the file changed, may not be read, or is no ORC file.
+        DataError: the file changed, may not be read, is no ORC file, or crashes the library that reads it.
     """
     with explained_reads(file, WHAT):
+        file.check_unchanged()
+        check_reading(file)
         file.check_unchanged()
         stored = file.open()
     with stored:
