@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from format_kit import write
+from format_kit import source, write
+from reader_kit import INTEGER, read, schema
+
+from ziggurat.core.errors import DataError
+from ziggurat.data.readers.source import open_source
 
 ROWS = 400
 DAMAGES = 60
@@ -79,6 +83,7 @@ def test_damage_is_a_named_error_or_rows(tmp_path: Path, name: str) -> None:
             "t": [f"word {draw.randrange(50)}" for _ in range(ROWS)],
             "s": [{"x": k, "y": str(k)} for k in range(ROWS)],
             "l": [[k, k + 1][: k % 3] for k in range(ROWS)],
+            "b": [b"x" * draw.randrange(30) for _ in range(ROWS)],
         }
     )
     if name.endswith("sqlite"):
@@ -89,7 +94,7 @@ def test_damage_is_a_named_error_or_rows(tmp_path: Path, name: str) -> None:
             )
         connection.close()
     elif name.endswith("json"):
-        (tmp_path / name).write_text(json.dumps(table.to_pylist()))
+        (tmp_path / name).write_text(json.dumps(table.drop_columns("b").to_pylist()))
     else:
         write(tmp_path / name, table, rows=100)
     kit = str(Path(__file__).parent)
@@ -97,3 +102,14 @@ def test_damage_is_a_named_error_or_rows(tmp_path: Path, name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr[-3_000:])
     assert "'errors': 0" not in done.stdout
+
+
+def test_a_broken_name_among_the_chunks_of_a_parquet_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    write(path, pa.table({"zzcol": [row % 2 for row in range(100)], "n": range(100)}))
+    head, name, tail = path.read_bytes().rpartition(b"zzcol")
+    assert head.count(name) == 1  # the schema has the name, too, and stays as it is
+    path.write_bytes(head + b"\xc2" + name[1:] + tail)
+    message = r"log\.parquet: truncated, corrupt or no Parquet file \('utf-8' codec can't decode byte 0xc2"
+    with pytest.raises(DataError, match=message):
+        read(open_source(source("log.parquet"), tmp_path, schema(zzcol=INTEGER)))

@@ -7,7 +7,7 @@ A name that exists as a whole takes precedence, so a column called ``a.b`` is ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,10 +97,66 @@ def splits(name: str) -> Iterator[tuple[str, str]]:
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
-    """Returns the type in which values of an extension type are stored, and that of run-end encoded values."""
-    while isinstance(kind, pa.BaseExtensionType) or pt.is_run_end_encoded(kind):
-        kind = kind.value_type if pt.is_run_end_encoded(kind) else kind.storage_type
+    """Returns the type in which values of an extension type are stored, and that of run-end encoded values.
+
+    So it is for a dictionary of nested values or of an extension type, whose values are copied to their rows.
+    """
+    while isinstance(kind, pa.BaseExtensionType) or pt.is_run_end_encoded(kind) or _is_nested_dictionary(kind):
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
     return kind
+
+
+def _is_nested_dictionary(kind: pa.DataType) -> bool:
+    """Whether values are a dictionary of others than plain numbers, times or text."""
+    if not pt.is_dictionary(kind):
+        return False
+    inner = kind.value_type
+    return isinstance(inner, pa.BaseExtensionType) or pt.is_nested(inner) or pt.is_dictionary(inner)
+
+
+def replaced_types(kind: pa.DataType, replace: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Returns a type whose innermost types, at any depth, are those that ``replace`` gives for them."""
+    if pt.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([field.with_type(replaced_types(field.type, replace)) for field in fields])
+    if pt.is_map(kind):
+        item = kind.item_field.with_type(replaced_types(kind.item_type, replace))
+        return pa.map_(replaced_types(kind.key_type, replace), item)
+    if not (pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)):
+        return replace(kind)
+    value = kind.value_field.with_type(replaced_types(kind.value_type, replace))
+    if pt.is_fixed_size_list(kind):
+        return pa.list_(value, kind.list_size)
+    return pa.large_list(value) if pt.is_large_list(kind) else pa.list_(value)
+
+
+def takeable_type(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of :func:`takeable`."""
+    return replaced_types(kind.value_type if pt.is_run_end_encoded(kind) else kind, _without_view)
+
+
+def takeable(cells: pa.Array) -> pa.Array:
+    """Returns cells of which rows can be taken, which the library does neither of views of text nor of runs."""
+    if pt.is_run_end_encoded(cells.type):
+        cells = pc.run_end_decode(cells)
+    wanted = takeable_type(cells.type)
+    return cells if cells.type == wanted else cells.cast(wanted)
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    if pt.is_string_view(kind):
+        return pa.large_string()
+    return pa.large_binary() if pt.is_binary_view(kind) else kind
+
+
+def is_period(field: pa.Field) -> bool:
+    """Whether a column holds periods of pandas, such as months; Arrow stores counts of them."""
+    kind = field.type
+    name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
+    return _PERIODS in (name, (field.metadata or {}).get(b"ARROW:extension:name", b"").decode("utf-8", "replace"))
+
+
+_PERIODS = "pandas.period"
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -131,9 +187,7 @@ def plain_lists(cells: pa.Array) -> pa.Array:
     wanted = plain_list_type(cells.type)
     if cells.type == wanted:
         return cells
-    lists = _as_list(cells)
-    inner = plain_lists(lists.flatten())
-    return _grouped(lists, inner)
+    return _grouped(cells, plain_lists(cells.flatten()))
 
 
 def _resolve(kind: pa.DataType, rest: str) -> tuple[tuple[str, ...], pa.DataType] | None:
@@ -176,8 +230,7 @@ def _descend(cells: pa.Array, steps: tuple[str, ...]) -> pa.Array:
     if not steps:
         return cells
     if is_list(cells.type):
-        lists = _as_list(cells)
-        return _grouped(lists, plain_lists(_descend(lists.flatten(), steps)))
+        return _grouped(cells, plain_lists(_descend(cells.flatten(), steps)))
     step, *deeper = steps
     if pt.is_map(cells.type):
         key = pa.scalar(step, cells.type.key_type)
@@ -187,16 +240,15 @@ def _descend(cells: pa.Array, steps: tuple[str, ...]) -> pa.Array:
 
 
 def _stored(cells: pa.Array) -> pa.Array:
-    while isinstance(cells, pa.ExtensionArray) or pt.is_run_end_encoded(cells.type):
-        cells = pc.run_end_decode(cells) if pt.is_run_end_encoded(cells.type) else cells.storage
-    return cells
-
-
-def _as_list(cells: pa.Array) -> pa.Array:
-    """Returns lists whose elements :meth:`flatten` can give in one piece."""
-    if not _is_view(cells.type):
-        return cells
-    return cells.cast(pa.large_list(cells.type.value_type))
+    while True:
+        if isinstance(cells, pa.ExtensionArray):
+            cells = cells.storage
+        elif pt.is_run_end_encoded(cells.type):
+            cells = pc.run_end_decode(cells)
+        elif _is_nested_dictionary(cells.type):
+            cells = takeable(_stored(cells.dictionary)).take(cells.indices)
+        else:
+            return cells
 
 
 def _is_view(kind: pa.DataType) -> bool:
@@ -204,12 +256,16 @@ def _is_view(kind: pa.DataType) -> bool:
 
 
 def _grouped(lists: pa.Array, elements: pa.Array) -> pa.Array:
-    """Returns lists of ``elements``, one for each element of ``lists.flatten()``; lists among them are joined."""
+    """Returns lists of ``elements``, one for each element of ``lists.flatten()``; lists among them are joined.
+
+    Lists may be views: :meth:`flatten` gives their elements in the order of the rows. (The library's casts of views to
+    lists give other elements, or crash.)
+    """
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     if is_list(elements.type):
         inner = pc.list_value_length(elements).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         bounds = np.concatenate([[0], np.cumsum(inner)])[bounds]
-        elements = _as_list(elements).flatten()
+        elements = elements.flatten()
     absent = lists.is_null() if lists.null_count else None
     return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), elements, mask=absent)

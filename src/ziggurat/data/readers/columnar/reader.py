@@ -22,7 +22,7 @@ from ziggurat.data.readers.columnar.file import (
     explained_reads,
     resolve_columns,
 )
-from ziggurat.data.readers.columnar.paths import ColumnPath
+from ziggurat.data.readers.columnar.paths import ColumnPath, replaced_types
 from ziggurat.data.readers.reader import BLOCK_BYTES, FILE_RANGE_BYTES, RawSource
 from ziggurat.data.readers.rejection_reasons import TEXT_LIMIT
 from ziggurat.data.readers.source_files import SourceFile
@@ -118,7 +118,9 @@ class ColumnarReader(RawSource):
         with self._open(file, self._dictionary_columns) as opened:
             paths = resolve_columns(file, opened, self._schema)
             needed, total = list(paths.values()), opened.rows
-            batches = _batches(opened, needed, self._rows_per_block(opened, needed), skipped, end_row)
+            with self._explained(file):
+                rows = self._rows_per_block(opened, needed)
+            batches = _batches(opened, needed, rows, skipped, end_row)
             following: tuple[pa.RecordBatch, int] | None = self._next(file, batches)
             while following is not None:
                 batch, offset = following
@@ -208,22 +210,12 @@ def _python_value(cell: pa.Array) -> Any:
 
 def bytes_type(kind: pa.DataType) -> pa.DataType:
     """Returns a type with bytes in place of text, at any depth."""
+    return replaced_types(kind, _bytes_of)
+
+
+def _bytes_of(kind: pa.DataType) -> pa.DataType:
     if pt.is_string(kind):
         return pa.binary()
     if pt.is_large_string(kind):
         return pa.large_binary()
-    if pt.is_string_view(kind):
-        return pa.binary_view()
-    if pt.is_struct(kind):
-        return pa.struct(
-            [kind.field(index).with_type(bytes_type(kind.field(index).type)) for index in range(kind.num_fields)]
-        )
-    if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(bytes_type(kind.value_type)))
-    if pt.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(bytes_type(kind.value_type)))
-    if pt.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(bytes_type(kind.value_type)), kind.list_size)
-    if pt.is_map(kind):
-        return pa.map_(bytes_type(kind.key_type), kind.item_field.with_type(bytes_type(kind.item_type)))
-    return kind
+    return pa.binary_view() if pt.is_string_view(kind) else kind

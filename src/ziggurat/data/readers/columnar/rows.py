@@ -12,6 +12,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.data.readers.columnar.file import OpenColumnar, explained_reads
+from ziggurat.data.readers.columnar.paths import takeable, takeable_type
 from ziggurat.data.readers.columnar.reader import row_text
 from ziggurat.data.readers.numbered_rows import LineNumbers, NumberedBatch, NumberedRows
 from ziggurat.data.readers.raw_rows import RawRows
@@ -61,7 +62,8 @@ class ColumnarRows(RawRows):
 
 def _read_batches(file: SourceFile, open_file: OpenColumnar, what: str) -> Generator[NumberedBatch]:
     with open_file(file, ()) as opened:
-        rows = max(1, min(BLOCK_BYTES // max(opened.row_bytes(None), 1), _MOST_ROWS))
+        with explained_reads(file, what):
+            rows = max(1, min(BLOCK_BYTES // max(opened.row_bytes(None), 1), _MOST_ROWS))
         batches = opened.batches(None, rows)
         number = 1
         while True:
@@ -71,15 +73,22 @@ def _read_batches(file: SourceFile, open_file: OpenColumnar, what: str) -> Gener
                 return
             file.check_unchanged()
             if batch.num_rows:
-                yield np.arange(number, number + batch.num_rows, dtype=np.int64), batch
+                columns = [takeable(column) for column in batch.columns]
+                kept = pa.RecordBatch.from_arrays(columns, schema=_takeable_schema(batch.schema))
+                yield np.arange(number, number + batch.num_rows, dtype=np.int64), kept
             number += batch.num_rows
+
+
+def _takeable_schema(schema: pa.Schema) -> pa.Schema:
+    fields = [field.with_type(takeable_type(field.type)) for field in schema]
+    return pa.schema(fields, schema.metadata)
 
 
 def _common_schema(files: Sequence[SourceFile], open_file: OpenColumnar) -> pa.Schema:
     schemas: list[pa.Schema] = []
     for file in files:
         with open_file(file, ()) as opened:
-            schemas.append(opened.schema)
+            schemas.append(_takeable_schema(opened.schema))
         if repeated := duplicates(schemas[-1].names):
             raise DataError(f"{file.path}: holds column {repeated[0]!r} more than once", "rename all but one")
     fields: list[pa.Field] = []
