@@ -271,3 +271,21 @@ def test_a_file_that_compresses_well_is_read(folder: Path, monkeypatch: pytest.M
     lines = "".join(f"{number}\n" for number in range(50_000))
     (folder / "usual.csv.gz").write_bytes(gzip.compress(f"user\n{lines}".encode()))
     assert sum(block.table.num_rows for block in open_csv(folder, "usual.csv.gz").blocks()) == 50_000
+
+
+@pytest.mark.parametrize("name", ["", "**/*.csv"])
+def test_an_entry_that_cannot_be_listed_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (folder / "gone").mkdir()
+    scandir = os.scandir
+
+    def listed(path: str | Path) -> object:
+        if Path(path) == folder / "gone":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    given = str(folder / name)
+    with pytest.raises(DataError) as told:
+        open_csv(folder, given)
+    assert told.value.problem == f"{given}: {folder / 'gone'} vanished or cannot be read (No such file or directory)"
+    assert "or the files one by one" in told.value.hint

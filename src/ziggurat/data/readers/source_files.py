@@ -120,18 +120,24 @@ def resolve_files(names: Sequence[str], folder: PurePath, suffixes: Sequence[str
 
     Raises:
         DataError: a file is missing (the message names the nearest existing one) or empty, a folder or glob has no
-            match, permission is denied, or ``names`` is empty.
+            match, permission is denied, an entry vanishes or cannot be listed, or ``names`` is empty.
     """
     if not names:
         raise DataError("the source names no files", "list at least one file, folder or glob under `files`")
-    try:
-        named = (file for name in names for file in _files_of(joined(name, folder), folder, suffixes))
-        found: dict[str, SourceFile] = {}
-        for file in named:
-            found.setdefault(str(file.path), file)
-        return tuple(found.values())
-    except PermissionError as error:
-        raise no_permission(Path(str(error.filename))) from error
+    found: dict[str, SourceFile] = {}
+    for name in names:
+        try:
+            for file in _files_of(joined(name, folder), folder, suffixes):
+                found.setdefault(str(file.path), file)
+        except PermissionError as error:
+            raise no_permission(Path(str(error.filename))) from error
+        except OSError as error:
+            entry = "an entry of it" if error.filename is None else error.filename
+            raise DataError(
+                f"{name}: {entry} vanished or cannot be read ({error.strerror or error})",
+                "name a folder of logs that nothing changes meanwhile, or the files one by one",
+            ) from error
+    return tuple(found.values())
 
 
 def fingerprint_files(files: Iterable[SourceFile]) -> str:
