@@ -23,6 +23,10 @@ class ValueType(StrEnum):
     """A time in the column's format or a timestamp, read as seconds since 1970 UTC."""
 
 
+MOST_NUMBERS = 4096
+"""Most numbers of a vector: each is a dense feature with statistics of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class VectorElement:
     """One number of a column of vectors, which are lists of ``length`` numbers; ``index`` counts from 0."""

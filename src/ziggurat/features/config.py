@@ -13,7 +13,7 @@ from ziggurat.core.config import Config
 from ziggurat.core.config_places import IMPORT_KEY, SECTION_TAG
 from ziggurat.core.errors import INVISIBLE, shorten
 from ziggurat.core.parts import built_in_names
-from ziggurat.core.schema import ValueType, duplicates
+from ziggurat.core.schema import MOST_NUMBERS, ValueType, duplicates
 from ziggurat.core.tables import Pooling
 from ziggurat.data.encoded.dataset import BLOCK_ROWS
 from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
@@ -177,8 +177,6 @@ def _file_safe(name: str) -> str:
     return name
 
 
-MOST_NUMBERS = 4096
-"""Most numbers of a vector: each is a dense feature with statistics of its own."""
 NAME_BYTES = 200
 """A file name has at most 255 bytes, and those of encoders a prefix and a suffix."""
 _FileSafe = Annotated[str, pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$"), pydantic.AfterValidator(_file_safe)]

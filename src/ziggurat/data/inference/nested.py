@@ -16,7 +16,15 @@ import pyarrow.types as pt
 
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.cells.typed import text_cells
-from ziggurat.data.readers.columnar.paths import is_key, is_list, plain_list_type, resolve, storage_type, take_steps
+from ziggurat.data.readers.columnar.paths import (
+    is_key,
+    is_list,
+    is_period,
+    plain_list_type,
+    resolve,
+    storage_type,
+    take_steps,
+)
 
 MOST_DEPTH = 32
 MOST_KEYS = 256
@@ -24,6 +32,7 @@ MOST_KEYS = 256
 KEY_SHARE = 0.01
 """Least share of the rows in which a key of a map must occur to become a column."""
 FRACTIONS = "lists of fractions whose lengths differ: neither ids nor a vector"
+PERIODS = "periods of pandas, stored as counts of them: write the times at which they begin, .dt.to_timestamp()"
 LIST_OF_LISTS = "lists of lists, read as one list a row"
 
 
@@ -60,12 +69,16 @@ def flatten(table: pa.Table) -> FlatSample:
     left_out: dict[str, str] = {}
     notes: dict[str, str] = {}
     series: list[pl.Series] = []
-    empty = [pa.array([], column.type) for column in table.schema]
     batches = table.combine_chunks().to_batches()
-    batch = batches[0] if batches else pa.RecordBatch.from_arrays(empty, schema=table.schema)
+    if not batches:
+        return FlatSample(pl.DataFrame())
+    batch = batches[0]
     for name in dict.fromkeys(table.schema.names):
         if len(table.schema.get_all_field_indices(name)) > 1:
             left_out[name] = "several columns have this name: rename all but one"
+            continue
+        if is_period(table.schema.field(name)):
+            left_out[name] = PERIODS
             continue
         for leaf in _leaves((name,), table.schema.field(name).type, in_list=False):
             for each in _columns_of(leaf, batch, left_out):
@@ -142,7 +155,10 @@ def _add(
 
 def _unusable(kind: pa.DataType) -> str | None:
     """Returns why no column can be made of values of a type; None if one can."""
-    inner = _innermost(plain_list_type(kind))
+    plain = plain_list_type(kind)
+    if pt.is_fixed_size_list(plain) and not plain.list_size:
+        return "lists of no values"
+    inner = _innermost(plain)
     if pt.is_dictionary(inner):
         inner = inner.value_type
     if pt.is_struct(inner):

@@ -13,7 +13,7 @@ from typing import Literal
 import polars as pl
 
 from ziggurat.core.errors import DataError
-from ziggurat.core.schema import ValueType
+from ziggurat.core.schema import MOST_NUMBERS, ValueType
 from ziggurat.data.inference.columns import ColumnProfile, number_profile, profile_frame, split_cells
 from ziggurat.data.inference.header_types import with_header_types
 from ziggurat.data.inference.labels import InferredLabel, is_binary
@@ -37,6 +37,7 @@ from ziggurat.data.readers.cells.number_rules import PLAIN, NumberRules
 from ziggurat.data.readers.source_files import SourceFile
 
 Part = Literal["train", "validation", "test"]
+LIST_OF_NUMBERS = "a list of numbers by its header: `kind: vector` reads lists of one length, but none that are text"
 
 LARGE_TABLE_ROWS = 1_000_000
 _LEAST_GROUPS, _LEAST_GROUP_ROWS = 20, 50
@@ -253,7 +254,7 @@ def _known_feature(
             return InferredFeature(profile, kind, why) if profile.numeric else None
         return InferredFeature(profile, kind, f"{_count(profile)}; {why}" if kind else why)
     if profile.declared == "float_seq":
-        return InferredFeature(profile, None, "a list of numbers by its header: no feature takes one")
+        return InferredFeature(profile, None, LIST_OF_NUMBERS)
     if profile.declared == "float":
         return InferredFeature(profile, "numeric", "a number by its header") if profile.numeric else None
     if profile.many:
@@ -285,6 +286,9 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
             None,
             f"numbers such as {profile.example}, written otherwise than most of the file's: write them alike",
         )
+    if profile.vector > MOST_NUMBERS:
+        why = f"vectors of {profile.vector:,} numbers, of which {MOST_NUMBERS:,} are allowed: shorten them"
+        return InferredFeature(profile, None, why)
     if profile.vector:
         return InferredFeature(profile, "vector", f"vectors of {profile.vector} numbers")
     if profile.many:

@@ -75,6 +75,8 @@ def open_source(
             "pass them: ziggurat.prepare(experiment, frame) or ziggurat.train(experiment, frame)",
         )
     found = resolve_files(config.files if files is None else files, folder, config.SUFFIXES)
+    if isinstance(config, CsvSource | LibsvmSource):
+        _check_no_vectors(found[0], schema)
     if isinstance(config, TextConfig):
         found = config.opened_as(found)
     keys = _folder_keys(found, config, schema)
@@ -87,6 +89,21 @@ def open_source(
             "use at least one column of the files",
         )
     return PartitionedSource(_open(config, found, inner, block_bytes, threads), schema, keys, rules)
+
+
+def _check_no_vectors(file: SourceFile, schema: RawSchema) -> None:
+    """Validates that no vectors are to be read from text.
+
+    Raises:
+        DataError: one is.
+    """
+    name = next((column.source for column in schema.columns if column.vector is not None), None)
+    if name is not None:
+        raise DataError(
+            f"{file.path}, column {name!r}: is declared `kind: vector`, and vectors are not read from text",
+            "write the rows as Parquet, Arrow, ORC or JSON, each with a list of numbers; or, if its cells are lists of "
+            "ids, declare it `kind: bag` or `sequence` with their `delimiter`",
+        )
 
 
 def _folder_keys(files: Sequence[SourceFile], config: AnySource, schema: RawSchema) -> list[str]:

@@ -26,6 +26,8 @@ def as_table(rows: Any) -> pa.Table:
             one name.
     """
     try:
+        if repeated := duplicates(map(str, getattr(rows, "columns", ()) if _is_pandas(rows) else ())):
+            raise DataError(f"{NAME}: holds column {repeated[0]!r} more than once", "rename all but one")
         table = _converted(rows)
     except MemoryError:
         raise
@@ -56,14 +58,31 @@ def _converted(rows: Any) -> pa.Table:
         return _hugging_face(rows)
     if isinstance(rows, Mapping):
         return pa.table(dict(rows))
-    if module == "pandas" and hasattr(rows, "to_numpy") and hasattr(rows, "columns"):
-        return pa.Table.from_pandas(rows)
+    if _is_pandas(rows):
+        return pa.Table.from_pandas(_plain_pandas(rows))
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
     raise DataError(
         f"{NAME}: received {shorten(rows)} ({type(rows).__name__})",
         "pass a polars or pandas DataFrame, a pyarrow Table, or an object with the Arrow C stream interface",
     )
+
+
+def _is_pandas(rows: Any) -> bool:
+    module = type(rows).__module__.partition(".")[0]
+    return module == "pandas" and hasattr(rows, "to_numpy") and hasattr(rows, "columns")
+
+
+def _plain_pandas(rows: Any) -> Any:
+    """Returns a data frame of pandas with names that are text, and with the times at which periods begin for them."""
+    import pandas as pd
+
+    if not all(isinstance(name, str) for name in rows.columns):
+        rows = rows.set_axis([name if isinstance(name, str) else str(name) for name in rows.columns], axis=1)
+    periods = [name for name, kind in rows.dtypes.items() if isinstance(kind, pd.PeriodDtype)]
+    if periods:
+        rows = rows.assign(**{name: rows[name].dt.to_timestamp() for name in periods})
+    return rows.set_axis(rows.index.to_timestamp()) if isinstance(rows.index, pd.PeriodIndex) else rows
 
 
 def _hugging_face(rows: Any) -> pa.Table:

@@ -34,6 +34,7 @@ class ParquetColumns(ColumnarFile):
         self._parquet = parquet
         self.schema = parquet.schema_arrow
         self.rows = parquet.metadata.num_rows
+        self._of_no_values = {each.name for each in self.schema if _holds_no_values(each.type)}
 
     def groups(self) -> list[tuple[int, int]]:
         groups = map(self._parquet.metadata.row_group, range(self._parquet.metadata.num_row_groups))
@@ -57,11 +58,26 @@ class ParquetColumns(ColumnarFile):
     ) -> Iterator[pa.RecordBatch]:
         end = self._parquet.metadata.num_row_groups if end_group is None else end_group
         columns = None if paths is None else list(dict.fromkeys(path.stored for path in paths))
+        wanted = self.schema.names if columns is None else columns
+        unread = [name for name in wanted if name in self._of_no_values]
+        if unread:
+            columns = [name for name in wanted if name not in unread]
         for batch in self._parquet.iter_batches(rows, row_groups=list(range(first_group, end)), columns=columns):
             for column in batch.columns:
                 if pt.is_dictionary(column.type):
                     _check_indices(column)
-            yield batch
+            yield self._with_nulls(batch, unread) if unread else batch
+
+    def _with_nulls(self, batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+        """Returns a batch with columns of nulls where the library cannot read the file's."""
+        for name in names:
+            batch = batch.append_column(self.schema.field(name), pa.nulls(batch.num_rows, self.schema.field(name).type))
+        return batch if len(batch.schema) != len(self.schema) else batch.select(self.schema.names)
+
+
+def _holds_no_values(kind: pa.DataType) -> bool:
+    """Whether values are lists of a fixed length of 0, which the library writes but does not read."""
+    return pt.is_fixed_size_list(kind) and kind.list_size == 0
 
 
 def _check_indices(column: pa.DictionaryArray) -> None:
