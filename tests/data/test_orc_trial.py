@@ -74,6 +74,13 @@ def test_a_file_is_tried_once_for_each_version(tmp_path: Path, program: Path) ->
         open_source(OrcSource(files=["log.orc"]), tmp_path, schema(n=INTEGER))
 
 
+def test_too_much_time_is_a_named_error(tmp_path: Path, program: Path) -> None:
+    write_log(tmp_path / "log.orc")
+    program.write_text("import os, signal; os.kill(os.getpid(), signal.SIGXCPU)")
+    with pytest.raises(OSError, match="reading it takes more than 120 seconds of processor time"):
+        check_reading(log_file(tmp_path))
+
+
 def test_too_much_memory_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_log(tmp_path / "log.orc", 200_000)
     monkeypatch.setattr(trial, "FREE_MEMORY_BYTES", 0)

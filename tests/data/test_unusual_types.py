@@ -136,6 +136,12 @@ def test_init_reads_a_type_or_says_why_not_and_prepare_agrees(tmp_path: Path, wh
     assert expected in ziggurat.draft_config(table, "click")
 
 
+def test_a_union_cannot_be_declared(tmp_path: Path) -> None:
+    write(tmp_path / "log.arrow", log(TYPES["sparse union"][0]()))
+    with pytest.raises(DataError, match=r"'col': holds values of several types \(.*\n  hint: write it as integer"):
+        open_source(source("log.arrow"), tmp_path, schema(col=INTEGER))
+
+
 def test_a_parquet_column_without_values_does_not_hide_the_others(tmp_path: Path) -> None:
     empty = pa.array([[]] * ROWS, pa.list_(pa.float32(), 0))
     write(tmp_path / "log.parquet", log(empty))

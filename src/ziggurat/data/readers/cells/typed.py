@@ -54,6 +54,8 @@ def type_mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | Non
                 "declare the feature `kind: bag` or `sequence`",
             )
         return type_mismatch(kind.value_type, RawColumn(column.name, column.type))
+    if pt.is_union(kind):
+        return f"holds values of several types ({kind})", f"write it as {column.type}"
     if pt.is_nested(kind):
         return f"holds {kind}", f"name a value inside it, as in `column: {column.name}.FIELD`"
     if pt.is_floating(kind) and column.type is ValueType.TEXT:

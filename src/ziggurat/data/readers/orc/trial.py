@@ -53,6 +53,8 @@ def check_reading(file: SourceFile) -> None:
     status, message = _try(file, arguments)
     if status == OUT_OF_MEMORY:
         raise OSError(f"reading it takes more than {memory_bytes:,} bytes of memory")
+    if status == -signal.SIGXCPU:
+        raise OSError(f"reading it takes more than {arguments['seconds']:,} seconds of processor time")
     if status < 0:
         raise OSError(f"the library that reads it crashes: {_signal_name(-status)}")
     if status:
