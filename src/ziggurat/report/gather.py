@@ -114,7 +114,7 @@ def _inputs(
     history = read_metrics_log(run.metrics_path, run.files)
     faults = record_faults(history, run.written_records)
     notes += [f"The curves are not those of the training: {faults}."] if faults else []
-    leaks = label_inputs(run.experiment.features, run.experiment.data) + leak_warnings(statistics.features)
+    leaks = label_inputs(run.experiment.features, run.experiment.data.labels) + leak_warnings(statistics.features)
     notes.extend(f"{warning[0].upper()}{warning[1:]}." for warning in leaks)
     if run.experiment.data.negatives is not None:
         statement = protocol(run.experiment.data.negatives)

@@ -55,7 +55,8 @@ def prepare(
     progress = progress or Silent()
     cluster = None if ray is None else RayCluster(ray)
     dataset = Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress, cluster, frame))
-    for warning in label_inputs(experiment.features, experiment.data) + leak_warnings(load_features(dataset.folder)):
+    leaks = label_inputs(experiment.features, experiment.data.labels) + leak_warnings(load_features(dataset.folder))
+    for warning in leaks:
         progress.note(warning)
     return dataset
 

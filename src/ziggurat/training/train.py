@@ -223,7 +223,7 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
                 progress.note(sentence)
     if trainer.world.leads and has_statistics(trainer.dataset.folder):
         known = leak_warnings(load_features(trainer.dataset.folder))
-        for warning in label_inputs(run.experiment.features, run.experiment.data) + known:
+        for warning in label_inputs(run.experiment.features, run.experiment.data.labels) + known:
             progress.note(warning)
     stored = {
         split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()

@@ -20,7 +20,8 @@ from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.features.assemble import truncate
 from ziggurat.features.columns import Codes
-from ziggurat.features.config import CategoricalFeature, FeatureConfig, IdFeature, Targets
+from ziggurat.features.config import CategoricalFeature, FeatureConfig, IdFeature
+from ziggurat.features.labels import LabelConfig
 from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.tables import TableEncoding
 
@@ -120,9 +121,9 @@ def leak_warnings(features: Mapping[str, FeatureStatistics]) -> list[str]:
     ]
 
 
-def label_inputs(features: Sequence[FeatureConfig], targets: Targets) -> list[str]:
+def label_inputs(features: Sequence[FeatureConfig], labels: Sequence[LabelConfig]) -> list[str]:
     """Returns a sentence for each feature that is made of a label's column."""
-    columns = {column: label.name for label in targets.labels for column in label.source_columns}
+    columns = {column: label.name for label in labels for column in label.source_columns}
     return [
         f"a leak: the feature {feature.name!r} is made of column {feature.source_column!r}, which the label "
         f"{columns[feature.source_column]!r} is made of too: leave it out, as it is not known when predicting"
