@@ -53,9 +53,9 @@ def _lines(found: Inference, name: str, folder: PurePath, schema: str | None) ->
         yield f"  folder: {scalar(str(folder))}  # {meaning}--data FOLDER replaces it"
     yield from _source(found, folder)
     yield from _split(found, folder)
-    unlabelled = max(label.profile.missing for label in found.labels)
-    if unlabelled:
-        yield f"  on_bad_row: quarantine  # {unlabelled:.2%} of the rows have no label: they go to quarantine.jsonl"
+    reasons = [*_bad_rows(found)]
+    if reasons:
+        yield f"  on_bad_row: quarantine  # {'; '.join(reasons)}: such rows go to quarantine.jsonl"
     else:
         yield "  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with the reason"
     for feature in found.features:
@@ -75,10 +75,22 @@ def _lines(found: Inference, name: str, folder: PurePath, schema: str | None) ->
     yield from _model(found)
 
 
+def _bad_rows(found: Inference) -> Iterator[str]:
+    """Yields which of the rows cannot be used, and why."""
+    unreadable = found.sample.unreadable.count
+    if unreadable:
+        yield f"{unreadable:,} of {found.sample.examined:,} rows cannot be read"
+    unlabelled = max(label.profile.missing for label in found.labels)
+    if unlabelled:
+        yield f"{unlabelled:.2%} of the rows have no label"
+
+
 def _source(found: Inference, folder: PurePath) -> Iterator[str]:
     sample = found.sample
     rows = "rows unknown" if sample.total_rows is None else f"{sample.total_rows:,} rows"
-    examined = "all examined" if sample.complete else f"a sample of {sample.frame.height:,} examined"
+    examined = "all examined" if sample.complete else f"a sample of {sample.examined:,} examined"
+    if sample.unreadable.count:
+        examined += f"; {sample.unreadable.count:,} cannot be read: {sample.unreadable.first}"
     yield f"  source:  # {'' if sample.complete or sample.total_rows is None else 'about '}{rows}, {examined}"
     yield f"    name: {sample.format}"
     if sample.format != "frame":

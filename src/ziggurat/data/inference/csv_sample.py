@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Literal
 
 import polars as pl
 import pyarrow as pa
@@ -15,12 +16,13 @@ from ziggurat.core.errors import DataError
 from ziggurat.data.inference.dialect import FoundDialect, find_dialect
 from ziggurat.data.inference.header import is_header, same_columns
 from ziggurat.data.inference.text_sample import TextPart, TextParts, chosen_files, read_parts
+from ziggurat.data.inference.unreadable import Unreadable, is_utf8, unreadable_records
 from ziggurat.data.readers.csv.dialect import Dialect
 from ziggurat.data.readers.csv.header import read_layout
 from ziggurat.data.readers.csv.reader import parse_options
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import read_head
-from ziggurat.data.readers.text.records import Records
+from ziggurat.data.readers.text.records import RecordRules, Records
 
 _HEAD_BYTES = 2**18
 
@@ -35,6 +37,7 @@ class CsvSample:
         header: whether the first line names the columns.
         renamed: whether the names of the frame's columns differ from those in the header.
         parts: the text they are from.
+        unreadable: the rows of it that the frame lacks, as they cannot be read.
     """
 
     frame: pl.DataFrame
@@ -42,6 +45,7 @@ class CsvSample:
     header: bool
     renamed: bool
     parts: TextParts
+    unreadable: Unreadable
 
 
 def sample_csv(files: Sequence[SourceFile], limit_bytes: int) -> CsvSample:
@@ -79,14 +83,14 @@ def _as_frame(file: SourceFile, parts: TextParts, found: FoundDialect) -> CsvSam
     names, narrower = _names(first, found, bodies[0][header_end:])
     width = len(names)
     try:
-        body = _parse(bodies[0][header_end:], dialect, width)
+        body, _ = _parse(bodies[0][header_end:], dialect, width)
         if found.commented_header is not None and not is_header(first, body, path):
             header, names = False, list(found.commented_header)
         else:
             header = narrower or is_header(first[:width], body, path)
         if header:
             bodies = [_without_header(data, first_record, dialect) for data in bodies]
-        frame = _parse(b"".join(bodies), dialect, width)
+        frame, whole = _parse(b"".join(bodies), dialect, width)
     except pa.ArrowInvalid as error:
         raise DataError(
             f"{path}: cannot be read as CSV with delimiter {dialect.delimiter.decode()!r}: {error}",
@@ -95,14 +99,15 @@ def _as_frame(file: SourceFile, parts: TextParts, found: FoundDialect) -> CsvSam
     if dialect.quotes and not dialect.newlines_in_values:
         holds = any(frame.select(pl.all().str.contains("\n", literal=True).any()).row(0)) if frame.height else False
         dialect = replace(dialect, newlines_in_values=holds)
+    unreadable = Unreadable() if whole else unreadable_records(parts, dialect, width, header and not narrower)
     if header:
         frame.columns = _completed(names)
         renamed = narrower or frame.columns != first
         columns = frame.columns if renamed else None
         read_layout(file, dialect, header=True, columns=columns, needed=())
-        return CsvSample(frame, dialect, True, renamed, parts)
+        return CsvSample(frame, dialect, True, renamed, parts, unreadable)
     frame.columns = names if found.commented_header is not None else _completed([""] * width, every=True)
-    return CsvSample(frame, dialect, False, True, parts)
+    return CsvSample(frame, dialect, False, True, parts, unreadable)
 
 
 def _without_title(part: TextPart, dialect: Dialect) -> bytes:
@@ -162,25 +167,44 @@ def _completed(names: Sequence[str], every: bool = False) -> list[str]:
     ]
 
 
-def _parse(data: bytes, dialect: Dialect, width: int) -> pl.DataFrame:
+def _parse(data: bytes, dialect: Dialect, width: int) -> tuple[pl.DataFrame, bool]:
+    """Returns the records that can be split into ``width`` cells, and whether these are all records, and text."""
     names = [f"column_{place}" for place in range(1, width + 1)]
-    plain = dialect.rewritten(data)
+    plain, whole = dialect.rewritten(data), True
     if plain is None:
+        whole = False
         plain = dialect.rewritten_where_possible(data)
     if dialect.drops_lines:
         plain = re.sub(rb"\n{2,}", b"\n", plain).lstrip(b"\n")
     if not plain.strip(b"\r\n"):
-        return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+        return pl.DataFrame(schema=dict.fromkeys(names, pl.String)), whole
     if not dialect.quotes_close(plain):
-        plain = dialect.rewritten_where_possible(data)
+        plain, whole = dialect.rewritten_where_possible(data), False
+    plain, is_text = _text_alone(plain, dialect)
+    ragged: list[int] = []
+
+    def skip(row: pacsv.InvalidRow) -> Literal["skip"]:
+        ragged.append(row.actual_columns)
+        return "skip"
+
     table = pacsv.read_csv(
-        pa.BufferReader(plain.decode("utf-8", "replace").encode()),
+        pa.BufferReader(plain),
         pacsv.ReadOptions(column_names=names, block_size=2**30, use_threads=False),
-        parse_options(dialect, lambda _: "skip"),
+        parse_options(dialect, skip),
         pacsv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), null_values=[""], strings_can_be_null=True
         ),
     )
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
-    return frame
+    return frame, whole and is_text and not ragged
+
+
+def _text_alone(plain: bytes, dialect: Dialect) -> tuple[bytes, bool]:
+    """Returns the records that are UTF-8, and whether all are."""
+    if is_utf8(plain):
+        return plain, True
+    rules = RecordRules(dialect.parsed_delimiter, dialect.newlines_in_values, dialect.parsed_quotes)
+    records = Records.of(plain, 1, rules)
+    kept = (records[row] for row in range(len(records)))
+    return b"".join(record + b"\n" for record in kept if is_utf8(record)), False

@@ -6,12 +6,11 @@ with time. Of larger Parquet files, row groups spread over the files are read. O
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, Literal, cast
+from typing import Literal
 
 import polars as pl
 import pyarrow as pa
@@ -23,7 +22,8 @@ from ziggurat.data.inference.encoding import FoundEncoding
 from ziggurat.data.inference.json_sample import flatten_objects
 from ziggurat.data.inference.libsvm import MAX_ROWS, read_libsvm
 from ziggurat.data.inference.nested import flatten
-from ziggurat.data.inference.text_sample import SAMPLE_RANGES, open_as_text, read_parts
+from ziggurat.data.inference.text_sample import SAMPLE_RANGES, TextParts, open_as_text, read_parts
+from ziggurat.data.inference.unreadable import Unreadable, merged, readable_objects
 from ziggurat.data.readers.arrow.reader import ArrowSource
 from ziggurat.data.readers.columnar_formats import ColumnarSource
 from ziggurat.data.readers.csv.dialect import Dialect
@@ -89,6 +89,7 @@ class LogSample:
         table: the table of a database.
         left_out: column or path -> why no feature can be made of it, for what the frame does not hold.
         notes: column or path -> what was done to its values.
+        unreadable: the examined rows that cannot be read; the frame does not hold them.
     """
 
     format: FormatName
@@ -105,6 +106,12 @@ class LogSample:
     table: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    unreadable: Unreadable = field(default_factory=Unreadable)
+
+    @property
+    def examined(self) -> int:
+        """Number of rows that were looked at."""
+        return self.frame.height + self.unreadable.count
 
 
 def is_sidecar(path: PurePath) -> bool:
@@ -175,7 +182,16 @@ def _sample_folders(files: Sequence[SourceFile], limit_bytes: int, table: str | 
         rows = round(sum(filter(None, known)) * (size / chosen_size if count < len(files) else 1))
     complete = count == len(files) and all(sample.complete for sample in samples)
     left_out = {name: reason for sample in samples for name, reason in sample.left_out.items()}
-    return replace(samples[0], frame=frame, total_rows=rows, complete=complete, left_out=left_out, notes=notes)
+    unreadable = merged(sample.unreadable for sample in samples)
+    return replace(
+        samples[0],
+        frame=frame,
+        total_rows=rows,
+        complete=complete,
+        left_out=left_out,
+        notes=notes,
+        unreadable=unreadable,
+    )
 
 
 def _sample(files: Sequence[SourceFile], limit_bytes: int, table: str | None) -> LogSample:
@@ -197,11 +213,14 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int, table: str | None) ->
             found = sample_csv(files, limit_bytes)
             parts = found.parts
             sample = LogSample("csv", found.frame, None, parts.complete, found.dialect, found.header, found.renamed)
+            sample = replace(sample, unreadable=found.unreadable)
         else:
             limits = {"libsvm": limit_bytes // 4, "jsonl": min(limit_bytes, _JSON_BYTES)}
             parts = read_parts(files, limits.get(kind, limit_bytes))
-            text = b"".join(part.data for part in parts.parts)
-            sample = _json_lines(text, parts.complete) if kind == "jsonl" else _libsvm(text, parts.complete, files)
+            if kind == "jsonl":
+                sample = _json_lines(parts)
+            else:
+                sample = _libsvm(b"".join(part.data for part in parts.parts), parts.complete, files)
         rows = _total_rows(files, sample, parts.stored_bytes)
         sample = replace(sample, total_rows=rows, encoding=encoding, records=records)
     if sample.frame.height == 0:
@@ -217,26 +236,20 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int, table: str | None) ->
 def _total_rows(files: Sequence[SourceFile], sample: LogSample, sampled_bytes: int) -> int:
     """Returns the number of rows, estimated from the share of stored bytes in the sample; never fewer than its rows."""
     if sample.complete:
-        return sample.frame.height
-    rows = sample.frame.height * sum(file.size_bytes for file in files) / max(1, sampled_bytes)
-    return max(sample.frame.height, round(rows))
+        return sample.examined
+    rows = sample.examined * sum(file.size_bytes for file in files) / max(1, sampled_bytes)
+    return max(sample.examined, round(rows))
 
 
 def _last_line_end(data: bytes) -> int:
     return data.rfind(b"\n") + 1
 
 
-def _json_lines(text: bytes, complete: bool) -> LogSample:
-    objects: list[dict[str, Any]] = []
-    for line in text.splitlines():
-        try:
-            value = json.loads(line) if line.strip() else None
-        except (ValueError, RecursionError):
-            continue  # preparation reports it, by line
-        if isinstance(value, dict):
-            objects.append(cast("dict[str, Any]", value))
+def _json_lines(parts: TextParts) -> LogSample:
+    objects, unreadable = readable_objects(parts)
     flat = flatten_objects(objects)
-    return LogSample("jsonl", flat.frame, None, complete, left_out=flat.left_out, notes=flat.notes)
+    found = LogSample("jsonl", flat.frame, None, parts.complete, left_out=flat.left_out, notes=flat.notes)
+    return replace(found, unreadable=unreadable)
 
 
 def _libsvm(text: bytes, complete: bool, files: Sequence[SourceFile]) -> LogSample:

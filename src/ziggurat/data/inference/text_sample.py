@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from ziggurat.data.inference.encoding import FoundEncoding, find_encoding
 from ziggurat.data.readers.source_files import SourceFile
@@ -20,6 +21,7 @@ class TextPart:
 
     data: bytes
     starts_file: bool
+    file: PurePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def read_parts(files: Sequence[SourceFile], limit_bytes: int) -> TextParts:
             data = data[: _last_line_end(data[: share // SAMPLE_RANGES]) or None]
         stored += len(data) if file.is_plain else min(head.stored_bytes, file.size_bytes)
         data = data.removeprefix(codecs.BOM_UTF8)
-        parts.append(TextPart(data if data.endswith(b"\n") else data + b"\n", starts_file=True))
+        parts.append(TextPart(data if data.endswith(b"\n") else data + b"\n", starts_file=True, file=file.path))
         if head.last:
             continue
         complete = False
@@ -85,7 +87,8 @@ def read_parts(files: Sequence[SourceFile], limit_bytes: int) -> TextParts:
                 offset = file.size_bytes * part // SAMPLE_RANGES
                 for block in cut_blocks(file, offset, share // SAMPLE_RANGES, _last_line_end):
                     data = block.data[block.data.find(b"\n") + 1 :]
-                    parts.append(TextPart(data if data.endswith(b"\n") else data + b"\n", starts_file=False))
+                    whole = data if data.endswith(b"\n") else data + b"\n"
+                    parts.append(TextPart(whole, starts_file=False, file=file.path))
                     stored += len(data)
                     break
     return TextParts(tuple(parts), complete, stored)
