@@ -14,6 +14,7 @@ from ziggurat.cli.init import draft_config
 from ziggurat.data.inference.columns import ColumnProfile, profile_column
 from ziggurat.data.inference.roles import find_time
 from ziggurat.data.inference.times import parts_that_vary
+from ziggurat.training.api import prepare
 from ziggurat.training.experiment import load_experiment
 from ziggurat.training.train import train
 
@@ -178,3 +179,42 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     text = draft_config(tmp_path / "log.csv")
     assert "  time: null  # no column has a time in each row; seen has none in 20.0% of the rows; name one and" in text
     assert "  group: null  # no column looks like a user whose rows are ranked; name one, for GAUC" in text
+
+
+@pytest.mark.parametrize(
+    ("written", "zero"),
+    [
+        ("%Y-%m-%d %H:%M:%S", "0000-00-00 00:00:00"),
+        ("%Y-%m-%d", "0000-00-00"),
+        ("%d/%m/%Y", "00/00/0000"),
+        ("%Y%m%d", "00000000"),
+        ("%Y-%m-%dT%H:%M:%S.%fZ", "0000-00-00T00:00:00.000000Z"),
+    ],
+)
+def test_a_date_of_zeros_is_missing(written: str, zero: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [zero if k % 500 == 7 else time.strftime(written) for k, time in enumerate(HOURS)]
+    found = profile("when", times)
+    assert (found.null_words, found.missing) == ((zero,), 8 / 4_000)
+    assert profile("when", [time.strftime(written) for time in HOURS]).time_format == found.time_format
+    rows = [f"{k % 60},{time},{k % 2}" for k, time in enumerate(times)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,when,click", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    text = draft_config("log.csv")
+    assert f'    null_values: ["", "{zero}"]  # texts that mean missing; a date of zeros is none\n' in text
+    assert "\n  time: when\n" in text
+    reason = "0.20% of the rows have no when, which splits them: such rows go to quarantine.jsonl"
+    assert f"  on_bad_row: quarantine  # {reason}\n" in text
+    Path("exp.yaml").write_text(text)
+    prepare(load_experiment(Path("exp.yaml")), "prepared")
+    assert len(Path("prepared/quarantine.jsonl").read_text().splitlines()) == 8
+
+
+def test_a_column_of_times_that_lacks_many_does_not_split_rows() -> None:
+    often = profile("ts", ["0000-00-00" if k % 9 == 0 else f"{time:%Y-%m-%d}" for k, time in enumerate(HOURS)])
+    assert often.time_format == "iso"
+    assert find_time([often]) is None
+    cells = [f"{time:%Y-%m-%d}" if k % 400 else None for k, time in enumerate(HOURS)]
+    seldom = profile_column(pl.Series("at", cells), complete=True)
+    assert find_time([often, seldom]) is seldom
+    whole = profile("x", [f"{time:%Y-%m-%d}" for time in HOURS])
+    assert find_time([seldom, whole]) is whole

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from ziggurat.cli.model_names import model_names
 from ziggurat.core.errors import INVISIBLE
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference.columns import ColumnProfile
+from ziggurat.data.inference.columns import ZERO_DATE, ColumnProfile
 from ziggurat.data.inference.labels import InferredLabel
 from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference, InferredFeature, Part
 from ziggurat.data.inference.sample import LogSample
@@ -83,6 +83,8 @@ def _bad_rows(found: Inference) -> Iterator[str]:
     unlabelled = max(label.profile.missing for label in found.labels)
     if unlabelled:
         yield f"{unlabelled:.2%} of the rows have no label"
+    if found.time is not None and found.time.missing:
+        yield f"{found.time.missing:.2%} of the rows have no {found.time.name}, which splits them"
 
 
 def _source(found: Inference, folder: PurePath) -> Iterator[str]:
@@ -110,9 +112,12 @@ def _source(found: Inference, folder: PurePath) -> Iterator[str]:
     used = [feature.profile for feature in found.features if feature.kind] + [
         each for label in found.labels for each in (label.profile, label.trials) if each is not None
     ]
-    null_words = sorted({word for profile in used for word in profile.null_words})
+    timed = [*found.incomplete_times, *([] if found.time is None else [found.time])]
+    null_words = sorted({word for profile in [*used, *timed] for word in profile.null_words})
     if null_words:
-        yield f"    null_values: {_flow(['', *null_words], quote=True)}  # texts that mean missing"
+        zeros = any(re.match(ZERO_DATE, word) for word in null_words)
+        reason = "texts that mean missing" + "; a date of zeros is none" * zeros
+        yield f"    null_values: {_flow(['', *null_words], quote=True)}  # {reason}"
     if any(profile.nan for profile in used):
         yield "    nan_is_missing: true"
     if any(profile.infinity for profile in used):

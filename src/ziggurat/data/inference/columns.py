@@ -22,6 +22,9 @@ NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", ".", "missing", "unknown"}
 _MOST_COMMON = 12
 CELL_DELIMITERS = ("|", ";", ",", " ")
 BRACKET_DELIMITERS = (",", ";", "|", " ")
+ZERO_DATE = r"^\s*(0{4}[-/.]?00[-/.]?00|00[-/.]00[-/.]0{4})([T ]00(:?00){1,2}(\.0+)?Z?)?\s*$"
+"""A date of zeros, as MySQL writes where there is none, with a time of day or without."""
+
 _INTEGER = r"^\s*[-+]?\d+\s*$"
 _LISTS_WITHIN = r"\]\s*\S?\s*\["
 _BRACKETS = r"(?s)^\s*\[\s*([^\s\[].*)?\]\s*$"
@@ -169,8 +172,14 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
             return _described(kept, ValueType.TEXT, complete, null_words=null_words)  # ids beyond int64 stay text
         floats = kept.str.strip_chars().cast(pl.Float64, strict=False)
         return replace(_float(floats, complete), null_words=null_words, example=str(kept.drop_nulls()[0]).strip())
-    times = text_times(kept, rest)
+    is_zero = rest.str.contains(ZERO_DATE)
+    zeros = rest.filter(is_zero)
+    rest = rest.filter(~is_zero) if 0 < zeros.len() < rest.len() else rest
+    times = text_times(kept.set(kept.is_in(zeros.to_list()), None) if zeros.len() else kept, rest)
     if times is not None:
+        if zeros.len():
+            null_words = tuple(sorted({*null_words, *zeros.to_list()}))
+            kept = kept.set(kept.is_in(zeros.to_list()), None)
         described = _described(kept, ValueType.TEXT, complete, null_words=null_words)
         return replace(described, is_temporal=True, time_format=times.format, time_note=times.note)
     if bool(rest.str.contains(_BRACKETS).all()) and not bool(rest.str.contains(_LISTS_WITHIN).any()):

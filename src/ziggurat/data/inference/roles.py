@@ -43,6 +43,9 @@ LARGE_TABLE_ROWS = 1_000_000
 _LEAST_GROUPS, _LEAST_GROUP_ROWS = 20, 50
 """A column identifies users if it has this many values, or one for so many rows of a small log."""
 
+_FEW_WITHOUT_TIME = 0.01
+"""The largest share of rows without a time that are set aside, so that the others can be split by time."""
+
 
 @dataclass(frozen=True, slots=True)
 class InferredFeature:
@@ -204,12 +207,14 @@ def sort_files(files: Sequence[SourceFile]) -> dict[Part, list[SourceFile]]:
 def find_time(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
     """Returns the time column of the rows, preferably with such a name, never a birth or release date and the like."""
     times = [profile for profile in profiles if is_time(profile) and not words(profile.name) & OTHER_TIME_WORDS]
+    times = [profile for profile in times if not profile.missing] or times
     return next((profile for profile in times if words(profile.name) & TIME_WORDS), times[0] if times else None)
 
 
 def is_time(profile: ColumnProfile) -> bool:
-    """Whether a column holds a time in every row, which a split by time needs."""
-    return profile.time_format is not None and not profile.many and not profile.missing and profile.distinct >= 3
+    """Whether a column holds a time in every row, which a split by time needs, or in all but few, which it rejects."""
+    timed = profile.time_format is not None and not profile.many and profile.distinct >= 3
+    return timed and profile.missing <= _FEW_WITHOUT_TIME
 
 
 def is_group(profile: ColumnProfile) -> bool:
