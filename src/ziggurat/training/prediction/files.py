@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -20,6 +21,7 @@ from ziggurat.data.readers.quarantine import Policy, Quarantine, output_quaranti
 from ziggurat.objectives.losses import Quantile
 from ziggurat.objectives.task import Task
 from ziggurat.training.malloc_tuning import keep_freed_memory
+from ziggurat.training.prediction.advice import advice_for_prediction, form_of_files
 from ziggurat.training.prediction.pass_through import PassThrough, open_pass_through
 from ziggurat.training.prediction.predictor import Predictor, ScoredBlock
 from ziggurat.training.prediction.table_output import Output, output_suffix
@@ -85,7 +87,9 @@ def predict_files(
     keep_freed_memory()
     with Predictor(run, checkpoint) as predictor:
         config, needed = predictor.run.experiment.data.source, predictor.transform.raw_schema(labelled=False)
-        pass_through = open_pass_through(config, inputs, needed, suffix)
+        advice = partial(advice_for_prediction, partial(form_of_files, config, inputs))
+        with advice():
+            pass_through = open_pass_through(config, inputs, needed, suffix)
         for path in (out, quarantine_path):
             _check_not_an_input(path, [file.on_disk for file in pass_through.files if file.remote is None])
         if progress is not None and predictor.note is not None:
@@ -102,6 +106,7 @@ def predict_files(
         with (
             output_quarantine(quarantine_path, policy, alternative) as quarantine,
             pass_through.open(out, names) as output,
+            advice(),
         ):
             rows = _score(predictor, pass_through, names, output, quarantine, progress or Silent(), levels)
     return Predicted(rows, quarantine.total, quarantine_path)

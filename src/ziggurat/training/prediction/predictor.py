@@ -29,6 +29,7 @@ from ziggurat.objectives.task import column_slices
 from ziggurat.parallel.environment import has_other_ranks
 from ziggurat.storage.prefetcher import TooManyRows
 from ziggurat.training.open_recommender import open_recommender
+from ziggurat.training.prediction.advice import hint_for_prediction
 from ziggurat.training.prediction.not_finite import damaged_rows, largest_input
 from ziggurat.training.prediction.rows_in_memory import Table, to_arrow
 from ziggurat.training.prediction.users import Users
@@ -159,7 +160,10 @@ class Predictor:
             scored = self._score(read_table(to_arrow(rows, needed), needed))
         if scored.bad:
             problem, hint = split_hint(scored.bad[0].reason)
-            raise DataError(f"{row_location(scored.bad[0])}: {problem}", hint or "correct the row, or leave it out")
+            raise DataError(
+                f"{row_location(scored.bad[0])}: {problem}",
+                hint_for_prediction(hint or "correct the row, or leave it out"),
+            )
         return scored.predictions_BT
 
     def score(self, block: RawBlock) -> ScoredBlock:
