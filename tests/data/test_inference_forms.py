@@ -192,3 +192,60 @@ def test_a_sample_is_never_larger_than_the_log(tmp_path: Path) -> None:
     total, sampled = (int(word.replace(",", "")) for word in line.split() if word.replace(",", "").isdigit())
     assert sampled <= total
     assert abs(total - 1_500_000) < 15_000
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"),
+    [
+        ("euc_jp", "東京 大阪市 京都 名古屋 表示"),
+        ("euc_jp", "新潟 静岡 冷蔵庫 洗濯機 時計"),
+        ("cp932", "新潟 静岡 冷蔵庫 洗濯機 時計"),
+        ("cp932", "ﾃﾚﾋﾞ 東京 ｶﾒﾗ 大阪"),
+        ("gb18030", "北京 上海 广州 深圳"),
+        ("gb18030", "成都 武汉 冰箱 空调"),
+        ("big5", "臺北 高雄 臺中 新竹縣"),
+        ("big5", "桃園 嘉義 冷氣 手錶"),
+        ("cp949", "서울 부산 대구 인천"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_few_words_of_east_asia_tell_the_encoding(encoding: str, words: str, seed: int) -> None:
+    drawn = random.Random(seed)
+    text = "".join(f"{drawn.randrange(999)},{drawn.choice(words.split())},1\n" for _ in range(200))
+    found = find_encoding([text.encode(encoding)])
+    assert text.encode(encoding).decode(found.name) == text
+
+
+def test_an_encoding_that_may_be_another_is_doubted(tmp_path: Path) -> None:
+    rows = "".join(f"{k % 90},{'時計' if k % 3 else '小説'},{k % 2}\n" for k in range(300))
+    (tmp_path / "log.csv").write_bytes(("user,item,click\n" + rows).encode("euc_jp"))
+    written = next(line for line in draft_config(tmp_path / "log.csv").splitlines() if "encoding:" in line)
+    assert "# guessed from the bytes; if values look wrong, try " in written
+    assert "euc_jp" in written
+
+
+@pytest.mark.parametrize(("valid", "others", "told"), [(500, 200, True), (200, 500, True), (500, 0, False)])
+def test_lines_in_two_encodings_are_counted(valid: int, others: int, told: bool, tmp_path: Path) -> None:
+    lines = [f"{k % 90},{'Zürich' if k % 2 else 'Köln'},{k % 2}\n".encode() for k in range(valid)]
+    lines += [f"{k % 90},{'Zürich' if k % 2 else 'Köln'},{k % 2}\n".encode("cp1252") for k in range(others)]
+    (tmp_path / "log.csv").write_bytes(b"user,town,click\n" + b"".join(lines))
+    text = draft_config(tmp_path / "log.csv")
+    assert ("encoding: cp1252" in text) is told
+    counts = f"# two encodings: of the sampled lines beyond ASCII {valid} are valid UTF-8 and {others} are not"
+    assert (counts in text) is told
+    assert ("becomes two ids" in text) is told
+
+
+def test_legacy_text_is_not_taken_for_two_encodings() -> None:
+    drawn = random.Random(3)
+    for encoding, words in {
+        "cp1252": "Zürich Málaga Göteborg", "cp1251": "Москва Казань чехол", "koi8-r": "Москва Казань чехол",
+        "gb18030": "北京 上海 广州 手机", "euc_jp": "東京 大阪 カメラ", "cp949": "서울 부산 도서", "cp932": "東京 大阪",
+    }.items():  # fmt: skip
+        text = "".join(f"{drawn.randrange(999)},{drawn.choice(words.split())},1\n" for _ in range(300))
+        assert find_encoding([text.encode(encoding)]).valid_lines == 0, encoding
+
+
+def test_a_byte_order_mark_is_no_guess(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(table().encode("utf-16"))
+    assert "encoding: utf-16  # told by the byte order mark\n" in draft_config(tmp_path / "log.csv")

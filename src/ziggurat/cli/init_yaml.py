@@ -142,8 +142,13 @@ def _text_form(sample: LogSample, layout: str | None) -> Iterator[str]:
     """Yields how text is written, where that differs from the usual way; of CSV also the delimiter and the header."""
     found, dialect = sample.encoding, sample.dialect
     if found.name != UTF_8:
+        told = "told by the byte order mark" if found.marked else "guessed from the bytes"
         doubt = f"; if values look wrong, try {found.runner_up}" if found.runner_up else ""
-        yield f"    encoding: {found.name}  # guessed from the bytes{doubt}"
+        yield f"    encoding: {found.name}  # {told}{doubt}"
+    if found.valid_lines:
+        valid, others = f"{found.valid_lines:,}", f"{found.other_lines:,}"
+        yield f"    # two encodings: of the sampled lines beyond ASCII {valid} are valid UTF-8 and {others} are not, so"
+        yield "    # that one word in both becomes two ids: write the whole file in UTF-8, and leave `encoding` out"
     if found.lone_returns:
         yield "    line_ends: cr  # lines end in carriage returns alone"
     if sample.format != "csv":
