@@ -218,3 +218,88 @@ def test_a_column_of_times_that_lacks_many_does_not_split_rows() -> None:
     assert find_time([often, seldom]) is seldom
     whole = profile("x", [f"{time:%Y-%m-%d}" for time in HOURS])
     assert find_time([seldom, whole]) is whole
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("%Y%m%dT%H%M%SZ", "%Y%m%dT%H%M%S%z"),
+        ("%Y%m%dT%H%M%S+0200", "%Y%m%dT%H%M%S%z"),
+        ("%Y%m%d_%H%M", None),
+        ("%d%m%Y %H%M%S", None),
+        ("%Y-%m-%d-%H-%M", None),
+        ("%Y-%m-%d-%H", None),
+        ("%Y_%m_%d_%H_%M_%S", None),
+        ("%d-%m-%Y-%H-%M", None),
+        ("%Y年%m月%d日", None),
+        ("%Y年%m月%d日 %H時%M分%S秒", None),
+        ("%Y年%m月%d日 %H:%M", None),
+        ("%Y년 %m월 %d일 %H시 %M분", None),
+        ("%Y-%m-%d %H:%M:%S EST", None),
+        ("%d.%m.%Y %H:%M CEST", None),
+        ("%a %b %d %H:%M:%S PST %Y", None),
+    ],
+)
+def test_less_usual_writings_are_found(written: str, found: str | None) -> None:
+    guess = profile("when", [time.strftime(written) for time in HOURS])
+    assert guess.time_format == (found or written)
+    zone = next((word for word in ("CEST", "EST", "PST") if word in written), "")
+    assert (f"always {zone}, which is not converted: hours are those of that zone" in guess.time_note) is bool(zone)
+
+
+LIKE = "it looks like times in a form that is not read, such as"
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ([f"{time:%Y-%m-%d %H:%M:%S} {'EST' if time.day > 9 else 'EDT'}" for time in HOURS], "zones, EDT and EST,"),
+        ([f"{time.day}. {'Januar' if time.month == 1 else 'Februar'} {time.year}" for time in HOURS], LIKE),
+        ([f"{time.day} {'janv.' if time.month == 1 else 'février'} {time.year}" for time in HOURS], LIKE),
+        ([f"{time.day} {'января' if time.month == 1 else 'февраля'} {time.year}" for time in HOURS], LIKE),
+        ([f"{time.day} de {'enero' if time.month == 1 else 'febrero'} de {time.year}" for time in HOURS], LIKE),
+        ([f"{time:%G-W%V}" for time in HOURS], LIKE),
+        ([f"2024-Q{1 + k % 4}" for k in range(400)], LIKE),
+        ([f"{time:%Y-%m-%d} 24:00" if k == 9 else f"{time:%Y-%m-%d %H:%M}" for k, time in enumerate(HOURS)], LIKE),
+        (["soon" if k == 9 else f"{time:%Y-%m-%d}" for k, time in enumerate(HOURS)], "times except 'soon': to read it"),
+    ],
+)
+def test_what_looks_like_times_and_is_not_read_is_said(
+    cells: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reason in profile("when", cells).unread_time
+    rows = [f"{k % 60},{cell},{k % 2}" for k, cell in enumerate(cells)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,when,click", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    lines = draft_config("log.csv").splitlines()
+    assert any(
+        line.startswith("  time: null  # ") and f"; when: {profile('when', cells).unread_time}" in line
+        for line in lines
+    )
+    assert any(
+        line.startswith("  # - {name: when, kind: categorical}  # left out: ") and reason in line for line in lines
+    )
+
+
+def test_words_and_numbers_do_not_look_like_times() -> None:
+    draw = random.Random(0)
+    for cells in (
+        [f"Film {k} (1{draw.randrange(900, 999)})" for k in range(300)],
+        [f"{draw.randrange(1, 31)} Mars bars" for _ in range(300)],
+        [f"{draw.randrange(1, 31)} may {draw.choice('abc')}" for _ in range(300)],
+        [f"v{draw.randrange(9)}.{draw.randrange(9)}" for _ in range(300)],
+        [f"2024-{draw.randrange(100, 999)}" for _ in range(300)],
+        [f"zone {draw.choice(['EST', 'CET'])}" for _ in range(300)],
+        [f"192.168.{draw.randrange(255)}.{draw.randrange(255)}" for _ in range(300)],
+    ):
+        found = profile("x", cells)
+        assert (found.unread_time, found.time_format) == ("", None), cells[0]
+
+
+def test_times_of_day_beside_a_date_are_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f"{k % 60},{time:%Y-%m-%d},{time:%H:%M:%S},{k % 2}" for k, time in enumerate(HOURS)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,date,time,click", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    text = draft_config("log.csv")
+    assert "\n  time: date\n" in text
+    assert "; the times of day in time are not used: write both in one column to order the rows of a day\n" in text

@@ -27,6 +27,9 @@ _LISTED_FILES = 20
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """What YAML allows in quotes as an escape alone, and what ends its lines besides line feeds."""
 
+_CLOCK = re.compile(r"\s*\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm])?\s*", re.ASCII)
+"""A time of day."""
+
 _LISTED_LABELS = 10
 _MODEL = "deepfm"
 _TIME_PARTS = {
@@ -206,12 +209,30 @@ def _group_and_time(found: Inference) -> Iterator[str]:
         yield "  group: null  # no column looks like a user whose rows are ranked; name one, for GAUC"
     if found.time is not None:
         yield f"  time: {scalar(found.time.name)}"
-        zone = "" if found.time.numeric else "; UTC where no zone is written"
+        stated = found.time.numeric or "not converted" in found.time.time_note
+        zone = "" if stated else "; UTC where no zone is written"
         written = str(found.time.time_format)
-        yield f"  time_format: {json.dumps(written) if '%' in written else written}  # {found.time.time_note}{zone}"
+        written = json.dumps(written, ensure_ascii=False) if "%" in written else written
+        yield f"  time_format: {written}  # {found.time.time_note}{zone}{_clocks(found)}"
     else:
         holes = "".join(f"; {each.name} has none in {each.missing:.1%} of the rows" for each in found.incomplete_times)
+        profiles = (feature.profile for feature in found.features)
+        holes += "".join(f"; {each.name}: {each.unread_time}" for each in profiles if each.unread_time)
         yield f"  time: null  # no column has a time in each row{holes}; name one and its time_format to split by time"
+
+
+def _clocks(found: Inference) -> str:
+    """Says which columns hold times of day beside a time that has none."""
+    if "hour" in found.time_parts:
+        return ""
+    profiles = [feature.profile for feature in found.features]
+    clocks = [
+        each.name for each in profiles if each.common and all(_CLOCK.fullmatch(str(cell)) for cell in each.common)
+    ]
+    return "".join(
+        f"; the times of day in {name} are not used: write both in one column to order the rows of a day"
+        for name in clocks
+    )
 
 
 def _features(found: Inference) -> Iterator[str]:

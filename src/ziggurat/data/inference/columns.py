@@ -12,7 +12,7 @@ import pyarrow as pa
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.numbers import number_ways
 from ziggurat.data.inference.plain_numbers import plain_numbers, present, summarise_numbers
-from ziggurat.data.inference.times import number_times, text_times
+from ziggurat.data.inference.times import number_times, text_times, unread_times
 from ziggurat.data.readers.cells.brackets import split_brackets
 from ziggurat.data.readers.cells.number_rules import NumberRules
 from ziggurat.data.readers.cells.times import ISO
@@ -57,6 +57,7 @@ class ColumnProfile:
         is_temporal: whether cells are dates or times: typed, or text that is nothing else.
         time_format: the format in which they can be read as times (also numbers); None if they cannot.
         time_note: what is known of that format.
+        unread_time: why its text cells, which look like times, are not read as times.
         number_ways: how its text cells can be read as numbers, if not as programs write them; the type is then text
             until the way of the file is known (:mod:`ziggurat.data.inference.numbers`).
         whole_floats: whether whole numbers are written or stored as floats, as in ``123.0``.
@@ -90,6 +91,7 @@ class ColumnProfile:
     is_temporal: bool = False
     time_format: str | None = None
     time_note: str = ""
+    unread_time: str = ""
     number_ways: tuple[NumberRules, ...] = ()
     whole_floats: bool = False
     example: str = ""
@@ -182,6 +184,9 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
             kept = kept.set(kept.is_in(zeros.to_list()), None)
         described = _described(kept, ValueType.TEXT, complete, null_words=null_words)
         return replace(described, is_temporal=True, time_format=times.format, time_note=times.note)
+    unread = unread_times(kept, rest)
+    if unread:
+        return replace(_described(kept, ValueType.TEXT, complete, null_words=null_words), unread_time=unread)
     if bool(rest.str.contains(_BRACKETS).all()) and not bool(rest.str.contains(_LISTS_WITHIN).any()):
         return replace(_bracketed(kept, rest, complete), null_words=null_words)
     others = _other_numbers(series, uniques, complete)

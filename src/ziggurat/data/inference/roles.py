@@ -283,6 +283,8 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
         return InferredFeature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
     if profile.is_temporal:
         return InferredFeature(profile, None, "times: as values they would not repeat; `kind: time` uses parts of them")
+    if profile.unread_time:
+        return InferredFeature(profile, None, profile.unread_time)
     if profile.number_ways:
         if profile.numeric:
             return InferredFeature(profile, "numeric", f"numbers such as {profile.example}")

@@ -33,7 +33,33 @@ _MONTHS = re.compile(
     r"dec(ember)?"
 )
 _WEEKDAYS = re.compile(r"(?i)mon(day)?|tue(s|sday)?|wed(nesday)?|thu(rs?|rsday)?|fri(day)?|sat(urday)?|sun(day)?")
-_BETWEEN = re.compile(r"[ ,./:\-_()\[\]T]*")
+_BETWEEN = re.compile(r"[ ,./:\-_()\[\]T年月日時时分秒년월일시분초]*")
+_BASIC = re.compile(
+    r"(?P<date>\d{8})(?P<mark>[T_ -])(?P<clock>\d{6}|\d{4})(?P<fraction>[.,]\d{1,9})?"
+    r"(?P<zone> ?(?:Z|UTC|GMT|[-+]\d{2}:?\d{2}))?"
+)
+_ZONES = frozenset({
+    "ACDT", "ACST", "AEDT", "AEST", "AKDT", "AKST", "ART", "AST", "ADT", "AWST", "BRT", "BST", "CDT", "CEST", "CET",
+    "CST", "EDT", "EEST", "EET", "EST", "HKT", "HST", "IST", "JST", "KST", "MDT", "MSK", "MST", "NZDT", "NZST", "PDT",
+    "PKT", "PST", "SAST", "SGT", "WEST", "WET", "WIB",
+})  # fmt: skip
+_ZONE = r"\s*\(?\b([A-Z]{3,4})\)?$"
+_OTHER_MONTHS = (  # how months begin in German, French, Spanish, Italian, Portuguese, Dutch, Polish, Russian
+    "jan|feb|m[äa]r|mrt|apr|avr|abr|kwi|ma[ijyg]|mei|jun|juin|giu|cze|jul|juil|lug|lip|aug|ao[uû]|ago|sie|sep|set|wrz"
+    "|o[ck]t|ott|out|pa[zź]|nov|lis|de[czsk]|dic|dez|gru|ene|gen|sty|f[eé]v|lut|янв|фев|мар|апр|ма[йя]|июн|июл|авг|сен"
+    "|окт|ноя|дек"
+)
+_CLOCK_AND_ZONE = r"(?:[ T]+\d\S{0,20})?(?: [A-Za-z/_+:\d.-]{1,30})?"
+_LOOKS = (
+    rf"(?i)^\W*(?:[^\W\d]+\.?,? )?\d{{1,2}}(?:\.|er|º)?[ /-]*(?:de |del )?(?:{_OTHER_MONTHS})[^\W\d]*\.?,?[ /-]*"
+    r"(?:de |del )?(?:19|20)?\d{2}\b.{0,20}$",
+    r"^(?:19|20)\d{2}-?W\d{2}(?:-?[1-7])?$",
+    r"^(?:19|20)\d{2}[ /-]?Q[1-4]$|^Q[1-4][ /-]?(?:19|20)\d{2}$",
+    rf"^(?:19|20)\d{{2}}[-/.年](?:0?[1-9]|1[0-2])[-/.月](?:0?[1-9]|[12]\d|3[01])日?{_CLOCK_AND_ZONE}$",
+    rf"^(?:0?[1-9]|[12]\d|3[01])[-/.](?:0?[1-9]|[12]\d|3[01])[-/.](?:19|20)\d{{2}}{_CLOCK_AND_ZONE}$",
+)
+"""Texts that are likely times, whether they can be read or not."""
+_MOSTLY = 0.95
 _ORDERS = ("dmY", "mdY", "Ymd", "dmy", "mdy", "ymd", "Ydm")
 _DIGITS = {
     6: ("%y%m%d", "%Y%m", "%d%m%y", "%m%d%y"),
@@ -54,6 +80,8 @@ _HOURS = 3
 _EQUALLY = 0.9
 """Two readings are told apart if the way from row to row is in one at most this share of that in the other."""
 _PARSED = 50_000
+_LEAST_TIMES = 3
+"""Different cells from which on text that cannot be read may look like times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +111,35 @@ def text_times(cells: pl.Series, uniques: pl.Series) -> TimeGuess | None:
     shown = (first, str(sampled[lengths.arg_min() or 0]), str(sampled[lengths.arg_max() or 0]))
     patterns = dict.fromkeys(pattern for cell in shown for pattern in _patterns(cell))
     return _best(list(patterns), cells, sampled)
+
+
+def unread_times(cells: pl.Series, uniques: pl.Series) -> str:
+    """Says that text cells which :func:`text_times` does not read look like times, and why; nothing if they do not.
+
+    Args:
+        cells: the cells in the order of their rows.
+        uniques: the different cells without missing ones, at least one.
+    """
+    sampled = uniques.head(_PARSED).str.strip_chars()
+    zone = sampled.str.extract(_ZONE)
+    zones = sorted(set(zone.drop_nulls().to_list()))
+    if len(zones) > 1 and not zone.null_count() and _ZONES.issuperset(zones):
+        bare = cells.str.strip_chars().str.replace(_ZONE, "")
+        if text_times(bare, bare.drop_nulls().unique()) is not None:
+            named = f"{', '.join(zones[:-1])} and {zones[-1]}"
+            return (
+                f"times with names of zones, {named}, which are not read: write offsets such as -05:00 in their place"
+            )
+    looks = sampled.str.contains("|".join(f"(?:{look})" for look in _LOOKS))
+    if len(sampled) < _LEAST_TIMES or float(looks.mean() or 0.0) < _MOSTLY:  # pyright: ignore[reportArgumentType]
+        return ""
+    others = sampled.filter(~looks)
+    if 0 < len(others) <= 3 and text_times(sampled.filter(looks), sampled.filter(looks)) is not None:
+        odd = ", ".join(repr(cell) for cell in others.to_list())
+        return f"times except {odd}: to read it as times, add these to null_values"
+    return (
+        f"it looks like times in a form that is not read, such as {_first(cells)}: write them like 2024-05-31T12:30:00Z"
+    )
 
 
 def number_times(values: pl.Series, minimum: float, maximum: float) -> TimeGuess | None:
@@ -187,6 +244,9 @@ def _best(patterns: Sequence[str], cells: pl.Series, uniques: pl.Series, ordered
     if not fitting:
         return None
     example = f"text such as {_first(cells)}"
+    named = next((word for word in re.findall("[A-Z]{3,4}", fitting[0]) if word in _ZONES), None)
+    if named is not None:
+        example += f", always {named}, which is not converted: hours are those of that zone"
     if len(fitting) == 1:
         return TimeGuess(fitting[0], example)
     in_order = cells.drop_nulls().str.strip_chars()
@@ -223,6 +283,13 @@ def _seconds(pattern: str, cells: pl.Series) -> npt.NDArray[np.float64]:
 
 def _patterns(cell: str) -> Iterator[str]:
     """Yields the patterns that a cell may be written by, the likelier ones first."""
+    basic = _BASIC.fullmatch(cell)
+    if basic is not None:
+        clock = "%H%M%S" if len(basic["clock"]) == 6 else "%H%M"
+        rest = basic["mark"] + clock + re.sub(r"\d+", "%f", basic["fraction"] or "")
+        rest += re.sub(r"\S+", "%z", basic["zone"] or "")
+        yield from (date + rest for date in _DIGITS[8] if not time_pattern(date).has_hours)
+        return
     clocks = list(_CLOCK.finditer(cell))
     if len(clocks) > 1:
         return
@@ -262,7 +329,7 @@ def _pieces(text: str) -> list[str] | None:
             pieces.append("%b")
         elif _WEEKDAYS.fullmatch(piece):
             pieces.append("%a")
-        elif _BETWEEN.fullmatch(piece):
+        elif _BETWEEN.fullmatch(piece) or piece in _ZONES:
             pieces.append(piece)
         else:
             return None
@@ -276,7 +343,11 @@ def _orders(pieces: Sequence[str], american: bool, clock: bool) -> Iterator[list
     if by_name > 1 or pieces.count("%a") > 1:
         return
     wanted = {(1, 2): ("dY", "Yd", "dy", "yd"), (1, 1): ("Y",), (0, 3): _ORDERS, (0, 2): ("Ym", "mY")}
-    orders = list(wanted.get((by_name, len(numbers)), ()))
+    with_clock = {4: "H", 5: "HM", 6: "HMS"}.get(len(numbers), "")
+    if with_clock and not by_name and not clock:
+        orders = [date + with_clock for date in ("Ymd", "dmY", "mdY")]
+    else:
+        orders = list(wanted.get((by_name, len(numbers)), ()))
     if len(numbers) == 1 and not by_name and len(numbers[0]) in _DIGITS:
         digits = _DIGITS[len(numbers[0])]
         yield from ([pattern] for pattern in digits if not (clock and time_pattern(pattern).has_hours))
