@@ -87,6 +87,18 @@ FORMS = {
         table(",", lambda cells: f'{cells[0]},{cells[1]},"{cells[2]} \\"a\\", b",{cells[3]}'), {"escape": "\\"},
         after_town(' "a", b'),
     ),
+    "backslashes before quotes alone": Form(
+        table(",", lambda cells: f'{cells[0]},{cells[1]},"{cells[2]} \\"a\\" b",{cells[3]}'), {"escape": "\\"},
+        after_town(' "a" b'),
+    ),
+    "folders that end in backslashes": Form(
+        table(",", lambda cells: f'{cells[0]},{cells[1]},"C:\\{cells[2]}\\",{cells[3]}'), {},
+        [(user, item, f"C:\\{town}\\", click) for user, item, town, click in ROWS],
+    ),
+    "doubled quotes after backslashes": Form(
+        table(",", lambda cells: f'{cells[0]},{cells[1]},"{cells[2]} \\""a\\"" b",{cells[3]}'), {},
+        after_town(' \\"a\\" b'),
+    ),
     "comments": Form("# made today\n# by hand\n" + table(), {"comment": "#"}),
     "header in a comment": Form("#" + table(), {"comment": "#", "header": False}),
     "title lines": Form("Sales report 2024\n\n" + table(), {"skip_lines": 2}),

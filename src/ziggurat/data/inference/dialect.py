@@ -113,6 +113,8 @@ def _best(lines: Sequence[bytes], comment: bytes) -> _Attempt:
     best = max(attempts, key=_Attempt.order, default=None)
     if best is not None and not best.dialect.quotes:
         best = _with_quotes_if_most_close(best, attempts, lines)
+    if best is not None:
+        best = _with_escape_if_within_quotes(best, attempts, lines)
     if best is None or best.order()[0] <= 0.5:
         at_blanks = _attempt(text, Dialect(b"", comment=comment), len(lines))
         if at_blanks.share > 0.95 and at_blanks.width > 1 and len(lines) > 1 and _looks_like_columns(lines):
@@ -134,6 +136,22 @@ def _with_quotes_if_most_close(best: _Attempt, attempts: Sequence[_Attempt], lin
     closing = sum(_width(line, wanted) == best.width for line in quoted)
     encloses = any(re.search(rb'(^|%s) *"' % re.escape(wanted.delimiter), line) for line in quoted)
     return same if encloses and closing >= 0.9 * len(quoted) else best
+
+
+def _with_escape_if_within_quotes(best: _Attempt, attempts: Sequence[_Attempt], lines: Sequence[bytes]) -> _Attempt:
+    """Returns the attempt with a backslash as escape instead, if it splits the lines as well and quotes need it.
+
+    They need it where a quoted value goes on after a backslash and a quote: ``"a \\"b\\" c"``.
+    """
+    if best.dialect.escape or not best.dialect.quotes:
+        return best
+    wanted = replace(best.dialect, escape=b"\\")
+    same = next((attempt for attempt in attempts if attempt.dialect == wanted and attempt.width == best.width), None)
+    if same is None or same.share < best.share:
+        return best
+    delimiter = re.escape(best.dialect.delimiter)
+    goes_on = re.compile(rb'(?:^|%s) *"(?:[^"\\]|\\.)*\\"(?!%s|"|$)' % (delimiter, delimiter))
+    return same if any(goes_on.search(line) for line in lines) else best
 
 
 def _attempt(text: bytes, dialect: Dialect, line_count: int) -> _Attempt:
