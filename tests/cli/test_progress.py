@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from ziggurat.cli.progress import console_progress
+
 CODE = """
 import time
 from ziggurat.cli.progress import console_progress
@@ -69,3 +71,11 @@ def test_slow_rates_are_told_by_longer_periods(rate: float, text: str) -> None:
     from ziggurat.cli.progress import speed
 
     assert speed(rate, "rows") == text
+
+
+def test_the_last_message_replaces_its_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    with console_progress() as progress:
+        progress.start("read", 10, "bytes")
+        progress.advance(10, rows=0.0, parts=2.0)
+        progress.finish("4,000 rows")
+    assert capsys.readouterr().err.startswith("read: 10/10 bytes, parts 2, 4,000 rows, took ")

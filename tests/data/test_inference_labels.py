@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from ziggurat.cli.init import draft_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.data.inference.roles import Inference, infer
 from ziggurat.data.readers.source_files import resolve_files
@@ -146,3 +147,19 @@ def test_numbered_labels_are_all_labels(tmp_path: Path) -> None:
     assert [label.profile.name for label in infer_files(tmp_path, "b.csv").labels] == ["Class9"]
     pl.DataFrame(classes).write_csv(tmp_path / "c.csv")  # nothing else to learn from
     assert [label.profile.name for label in infer_files(tmp_path, "c.csv").labels] == ["Class1"]
+
+
+def test_an_id_as_a_label_is_doubted(tmp_path: Path) -> None:
+    rows = "".join(f"{k % 90},{k % 7},{k % 5},{k % 2}\n" for k in range(400))
+    (tmp_path / "log.csv").write_text("user,item_id,clicks,click\n" + rows)
+    for column, doubted in {"user": True, "item_id": True, "clicks": False}.items():
+        text = draft_config(tmp_path / "log.csv", column)
+        assert (
+            "as asked; its name is that of an id, which is no quantity: is it the label?; a count" in text
+        ) is doubted
+
+
+def test_one_value_is_no_several(tmp_path: Path) -> None:
+    rows = "".join(f"{k % 90},{'x' if k % 9 else ''},{k % 2}\n" for k in range(400))
+    (tmp_path / "log.csv").write_text("user,shop,click\n" + rows)
+    assert "# 1 value; 11% missing\n" in draft_config(tmp_path / "log.csv")

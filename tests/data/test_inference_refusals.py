@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,39 @@ def test_a_header_with_a_line_break_in_quotes_is_named(tmp_path: Path, head: str
         infer(resolve_files(["log.csv"], tmp_path, [".csv"]), None)
     assert "no line break within quotes" in told.value.problem
     assert "write the first line without line breaks" in told.value.hint
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_one_json_object_around_a_log_is_named(tmp_path: Path, indent: int | None) -> None:
+    rows = [{"user": k % 9, "item": k % 7, "click": k % 2} for k in range(100)]
+    around = {"version": 2, "data": rows, "next": None}
+    (tmp_path / "log.json").write_text(json.dumps(around, indent=indent))
+    with pytest.raises(
+        DataError, match=r"log\.json: one object; its list `data` is the log\n  hint: write that list"
+    ) as told:
+        infer(resolve_files(["log.json"], tmp_path, [".json"]), None)
+    assert "jq '.[\"data\"]'" in told.value.hint
+    for columns in (
+        {name: [row[name] for row in rows] for name in rows[0]},
+        {name: {str(k): row[name] for k, row in enumerate(rows)} for name in rows[0]},
+    ):
+        (tmp_path / "log.json").write_text(json.dumps(columns, indent=indent))
+        with pytest.raises(
+            DataError, match=r"log\.json: one object of 3 columns \(user, item, click\), each with"
+        ) as told:
+            infer(resolve_files(["log.json"], tmp_path, [".json"]), None)
+        assert "orient='records', lines=True" in told.value.hint
+
+
+@pytest.mark.parametrize("head", [b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"\xff\xd8\xff\xe0\0\x10JFIF\0", b"GIF89a\1\0\1\0"])
+def test_an_image_is_no_text(tmp_path: Path, head: bytes) -> None:
+    (tmp_path / "log.csv").write_bytes(head + bytes(range(256)) * 20)
+    with pytest.raises(DataError, match=r"log\.csv: is an image, no text\n  hint: name the files of the log"):
+        infer(resolve_files(["log.csv"], tmp_path, [".csv"]), None)
+
+
+def test_a_long_token_of_a_libsvm_row_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "log.libsvm").write_bytes(b"1 2:1\n" + b"\0" * 1_000 + b"\n")
+    with pytest.raises(DataError, match="malformed libsvm row") as told:
+        infer(resolve_files(["log.libsvm"], tmp_path, [".libsvm"]), None)
+    assert len(told.value.problem) < len(str(tmp_path)) + 200

@@ -245,3 +245,10 @@ def test_an_archive_that_becomes_huge_is_refused(tmp_path: Path, suffix: str) ->
     with pytest.raises(DataError, match=r"have become [\d,]+, and at most 200"):
         for _ in source.blocks():
             pass
+
+
+def test_utf_16_without_a_mark_needs_the_order_of_bytes(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as told:
+        read_csv(tmp_path, "user,town\n1,Zürich\n".encode("utf-16-le"), COLUMNS, encoding="utf-16")
+    assert "log.csv: does not begin with a byte order mark" in told.value.problem
+    assert told.value.hint.startswith("set `encoding: utf-16-le` or `utf-16-be`")

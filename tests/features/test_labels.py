@@ -17,6 +17,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.data.readers.rejection_reasons import reason_kind
 from ziggurat.features.checks import CheckedRows, check_rows
+from ziggurat.features.labels import LabelConfig
 from ziggurat.features.preparation.prepare import dataset_fingerprint, prepare
 from ziggurat.features.raw_schema import columns_for
 from ziggurat.features.saved_transform import SavedTransform
@@ -193,3 +194,9 @@ def test_sampled_negatives_need_binary_labels() -> None:
     negatives = {"name": "uniform", "user": "u", "item": "i", "label": "buy"}
     with pytest.raises(ConfigError, match="label 'watch' of kind regression has no value in a sampled row"):
         experiment(NUMERIC, labels=labels, negatives=negatives)
+
+
+def test_every_key_of_a_label_is_documented() -> None:
+    documented = (Path(__file__).parents[2] / "docs/labels.md").read_text()
+    rows = [line.split("|")[1] for line in documented.splitlines() if line.startswith("| `")]
+    assert {key for key in LabelConfig.model_fields if not any(f"`{key}`" in row for row in rows)} == set()

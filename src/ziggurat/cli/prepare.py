@@ -41,4 +41,4 @@ def command(
     typer.echo(f"{dataset.folder}: " + ", ".join(f"{count:,} {name}" for name, count in rows.items()) + " rows")
     quarantined = dataset.manifest["quarantined"]["rows"]
     if quarantined:
-        typer.echo(f"{quarantined:,} rows set aside in {dataset.folder / 'quarantine.jsonl'}")
+        typer.echo(f"{quarantined:,} row{'s' * (quarantined != 1)} set aside in {dataset.folder / 'quarantine.jsonl'}")

@@ -87,6 +87,7 @@ class _Lines:
 
     def finish(self, message: str = "") -> None:
         stage = self._stages.pop()
+        stage.figures = {name: figure for name, figure in stage.figures.items() if name not in message.split()}
         took = f"took {time.monotonic() - stage.started:.1f} s"
         self._print(stage, f"{message}, {took}" if message else took)
 

@@ -81,6 +81,13 @@ def is_rate(profile: ColumnProfile) -> bool:
     return _is_number(profile) and profile.distinct > 2 and profile.minimum >= 0 and profile.maximum <= 1
 
 
+def is_id_by_name(profile: ColumnProfile) -> bool:
+    """Whether the name of a column of whole numbers is that of ids, and not of a quantity."""
+    named = words(profile.name)
+    whole = profile.type is ValueType.INTEGER and not profile.many
+    return whole and bool(named & (GROUP_WORDS | ID_WORDS)) and not named & (QUANTITY_WORDS | RATING_WORDS)
+
+
 def as_number(profile: ColumnProfile, reason: str) -> InferredLabel:
     """Returns a label of a column of more than two numbers: a rate if they are from 0 to 1, else a quantity."""
     span = f"{format_number(profile.minimum)} … {format_number(profile.maximum)}"

@@ -16,6 +16,7 @@ from ziggurat.data.inference.label_kinds import (
     as_number,
     find_event,
     find_number,
+    is_id_by_name,
     is_rating,
     missing_negatives,
 )
@@ -106,7 +107,8 @@ def _requested_label(profiles: Sequence[ColumnProfile], requested: str, path: Pu
     if is_rating(profile):
         return _as_rating(profile, "as asked")
     if profile.numeric and profile.distinct > 2:
-        return as_number(profile, "as asked")
+        doubt = "; its name is that of an id, which is no quantity: is it the label?" * is_id_by_name(profile)
+        return as_number(profile, f"as asked{doubt}")
     event = find_event([profile])
     return _as_label(profile, "as asked") if event is None else replace(event, reason=f"as asked; {event.reason}")
 

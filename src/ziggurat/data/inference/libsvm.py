@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import DataError, shorten
 
 MAX_ROWS = 200_000
 MAX_COLUMNS = 1_000
@@ -147,6 +147,6 @@ def _entry(token: str, location: str) -> Entry:
 
 def _malformed(location: str, token: str, expected: str) -> DataError:
     return DataError(
-        f"{location}: malformed libsvm row: received {token!r}, expected {expected}",
+        f"{location}: malformed libsvm row: received {shorten(token)}, expected {expected}",
         "correct the row, or give the file the suffix of the format that it has",
     )

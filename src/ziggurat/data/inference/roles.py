@@ -264,7 +264,7 @@ def _known_feature(
         return InferredFeature(profile, "numeric", "a number by its header") if profile.numeric else None
     if profile.many:
         sequence = bool(words(profile.name) & {*SEQUENCE_WORDS, "list"})
-        spread = f"{profile.distinct:,} different values, up to {profile.longest} a row"
+        spread = f"{_values(profile.distinct)}, up to {profile.longest} a row"
         return InferredFeature(profile, "sequence" if sequence else "bag", f"{spread}; tokens by its header")
     if profile.rows >= 100 and profile.distinct > 0.95 * profile.rows * (1 - profile.missing):
         return InferredFeature(profile, None, "a token that is different in nearly every row")
@@ -300,7 +300,7 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
         return InferredFeature(profile, "vector", f"vectors of {profile.vector} numbers")
     if profile.many:
         sequence = bool(words(profile.name) & SEQUENCE_WORDS)
-        spread = f"{profile.distinct:,} different values, up to {profile.longest} a row"
+        spread = f"{_values(profile.distinct)}, up to {profile.longest} a row"
         return InferredFeature(profile, "sequence" if sequence else "bag", spread)
     unique = profile.rows >= 100 and profile.distinct > 0.95 * profile.rows * (1 - profile.missing)
     if profile.ascending and unique and profile.type is ValueType.INTEGER:
@@ -407,5 +407,9 @@ def _infer_split(
 
 def _count(profile: ColumnProfile) -> str:
     if profile.distinct_estimate > 1.05 * profile.distinct:
-        return f"{profile.distinct:,} different values in the sample, perhaps {profile.distinct_estimate:,} in all"
-    return f"{profile.distinct:,} different values"
+        return f"{_values(profile.distinct)} in the sample, perhaps {profile.distinct_estimate:,} in all"
+    return _values(profile.distinct)
+
+
+def _values(count: int) -> str:
+    return "1 value" if count == 1 else f"{count:,} different values"

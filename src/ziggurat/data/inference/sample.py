@@ -22,6 +22,7 @@ from ziggurat.data.inference.encoding import FoundEncoding
 from ziggurat.data.inference.json_sample import flatten_objects
 from ziggurat.data.inference.libsvm import MAX_ROWS, read_libsvm
 from ziggurat.data.inference.nested import flatten
+from ziggurat.data.inference.one_object import refuse_one_object
 from ziggurat.data.inference.text_sample import SAMPLE_RANGES, TextParts, open_as_text, read_parts
 from ziggurat.data.inference.unreadable import Unreadable, merged, readable_objects
 from ziggurat.data.readers.arrow.reader import ArrowSource
@@ -247,6 +248,8 @@ def _last_line_end(data: bytes) -> int:
 
 def _json_lines(parts: TextParts) -> LogSample:
     objects, unreadable = readable_objects(parts)
+    if len(objects) <= 1 and parts.complete and len(parts.parts) == 1:
+        refuse_one_object(parts.parts[0])
     flat = flatten_objects(objects)
     found = LogSample("jsonl", flat.frame, None, parts.complete, left_out=flat.left_out, notes=flat.notes)
     return replace(found, unreadable=unreadable)

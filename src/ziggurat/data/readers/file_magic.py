@@ -17,6 +17,7 @@ _CODECS = {
     b"PK\x03\x04": "zip",
     b"PK\x05\x06": "zip",
 }
+_IMAGE = ("an image, no text", "name the files of the log")
 _BINARY = {
     b"PAR1": ("a Parquet file", "name it .parquet and set `name: parquet` on its source, or convert it"),
     b"ARROW1\x00": ("an Arrow IPC file", "write it as Parquet or CSV"),
@@ -24,6 +25,14 @@ _BINARY = {
     b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "unpack it, and name the files in it: 7z x '{path}'"),
     b"Rar!": ("a RAR archive", "unpack it, and name the files in it: unrar x '{path}'"),
     b"Obj\x01": ("an Avro file", "write it as Parquet or CSV"),
+    b"\x89PNG\r\n\x1a\n": _IMAGE,
+    b"\xff\xd8\xff": _IMAGE,
+    b"GIF87a": _IMAGE,
+    b"GIF89a": _IMAGE,
+    b"BM": _IMAGE,
+    b"II*\x00": _IMAGE,
+    b"MM\x00*": _IMAGE,
+    b"%PDF-": ("a PDF document", "export its table as CSV"),
     b"ORC": ("an ORC file", "write it as Parquet or CSV"),
 }
 _TAR, _TAR_AT = b"ustar", 257
@@ -84,7 +93,8 @@ def _check_binary(file: SourceFile, head: bytes, within: str) -> None:
     for magic, (what, hint) in _BINARY.items():
         if head.startswith(magic) and (len(magic) > 4 or b"\x00" in head):  # a column of text may be called ORC
             way = f"unpack it: {_unpacking(file)}" if within else hint.format(path=file.path)
-            raise DataError(f"{file.path}: is {what}{within}, it is being read as text", way)
+            read = "" if what.endswith("no text") else ", it is being read as text"
+            raise DataError(f"{file.path}: is {what}{within}{read}", way)
 
 
 def _codec(head: bytes) -> str | None:

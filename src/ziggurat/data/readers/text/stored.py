@@ -59,6 +59,12 @@ def open_text(file: SourceFile, offset: int) -> Generator[Opened]:
         raise
     except _DAMAGE as error:
         file.check_unchanged()
+        if isinstance(error, UnicodeError) and str(error).endswith("does not start with BOM"):
+            raise DataError(
+                f"{file.path}: does not begin with a byte order mark, from which `encoding: {file.encoding}` takes the "
+                "order of bytes",
+                f"set `encoding: {file.encoding}-le` or `{file.encoding}-be`; `ziggurat init` tells which",
+            ) from error
         if file.compression is None:
             raise DataError(
                 f"{file.path}: cannot be read ({error})", "check the disk or network mount of this file"
