@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from reader_kit import read
+from ruamel.yaml import YAML
 
 from ziggurat.cli.init import draft_config
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
@@ -58,6 +59,10 @@ def inferred(folder: Path, columns: dict[str, list[Any]]) -> Inference:
         (["1.2.3", "1.2"], []),
         (["3,x", "4,y"], []),
         (["$", "5"], []),
+        (["($1,234.50)", "$7"], [(".", ",")]),
+        (["(12)", "7"], [(".", ""), (",", "")]),
+        (["(12)", "(7)"], []),  # all are: no signs
+        (["(a)", "7"], []),
     ],
 )
 def test_ways_in_which_a_column_can_be_read(cells: list[str], ways: list[tuple[str, str]]) -> None:
@@ -72,6 +77,22 @@ def test_the_columns_that_are_certain_decide_for_the_file() -> None:
     assert rules_of_file([dollars, comma]).decimal == ","
     assert rules_of_file([dollars, point]) == NumberRules(".", ",")
     assert rules_of_file([(), comma, point, comma]).decimal == ","
+
+
+def test_amounts_in_parentheses_are_negative(tmp_path: Path) -> None:
+    amounts = [k * 37.25 - 5_000 for k in range(400)]
+    written = [f"(${-amount:,.2f})" if amount < 0 else f"${amount:,.2f}" for amount in amounts]
+    write_log(
+        tmp_path / "log.csv",
+        {"shop": [k % 7 for k in range(400)], "price": written, "label": [k % 2 for k in range(400)]},
+    )
+    text = draft_config(tmp_path / "log.csv")
+    assert "    negative: parentheses  # numbers in parentheses are negative\n" in text
+    assert "{name: price, kind: numeric, " in text
+    settings = YAML(typ="safe").load(text)["data"]["source"] | {"files": [str(tmp_path / "log.csv")]}
+    schema = RawSchema((RawColumn("price", ValueType.FLOAT),))
+    reading = read(open_source(CsvSource.model_validate(settings), tmp_path, schema))
+    assert [row[0] for row in reading.rows] == amounts
 
 
 def test_a_file_with_a_decimal_comma_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

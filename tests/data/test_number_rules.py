@@ -28,6 +28,7 @@ GERMAN = NumberRules(",", ".", ("€", "%"))
 DOLLARS = NumberRules(".", ",", ("$", "%", "USD"))
 SWISS = NumberRules(".", "'", ("CHF",))
 FRENCH = NumberRules(",", " ", ("€",))
+ACCOUNTS = NumberRules(".", ",", ("$", "%"), parentheses=True)
 
 CASES = [
     ("3,14", COMMA, 3.14),
@@ -47,10 +48,19 @@ CASES = [
     ("1\u2019234", SWISS, 1234.0),
     ("1 234,5", FRENCH, 1234.5),
     ("1\u202f234\u00a0567,5\u00a0€", FRENCH, 1_234_567.5),
+    ("($1,234.50)", ACCOUNTS, -1234.5),
+    ("$(1,234.50)", ACCOUNTS, -1234.5),
+    ("( 1,234 )", ACCOUNTS, -1234.0),
+    ("(5)%", ACCOUNTS, -0.05),
+    ("(5%)", ACCOUNTS, -0.05),
+    ("-$3", ACCOUNTS, -3.0),
+    ("(0.5)", NumberRules(parentheses=True), -0.5),
 ]
 REFUSED = [
     ("1.5", COMMA), ("1,2,3", COMMA), ("1.23,4", GERMAN), ("12.34.567", GERMAN), ("€", GERMAN), ("5%%", GERMAN),
     ("$1,97", DOLLARS), ("$ 1,977 x", DOLLARS), ("£5", DOLLARS), ("1'23", SWISS), ("1  234", FRENCH), ("inf €", FRENCH),
+    ("(-5)", ACCOUNTS), ("((5))", ACCOUNTS), ("()", ACCOUNTS), ("(5", ACCOUNTS), ("($1,23)", ACCOUNTS),
+    ("-(5)", ACCOUNTS), ("($5)", DOLLARS),
 ]  # fmt: skip
 
 
@@ -87,6 +97,7 @@ def test_other_cells_are_refused(cell: str, rules: NumberRules) -> None:
         ("12 EUR", "list 'EUR' under `symbols`"),
         ("1,977", "set `thousands` and `decimal`"),
         ("1.234.567,5", "set `thousands` and `decimal`"),
+        ("(14.5)", "set `negative: parentheses` on the source"),
         ("four", "declare the column as text"),
     ],
 )
@@ -100,14 +111,15 @@ def test_per_cent_is_no_whole_number() -> None:
     assert convert(["5%", "500%"], ValueType.INTEGER, GERMAN)[0][1] == 5
 
 
-characters = st.text(st.sampled_from("0123456789,.'  \u202f-+$%€eE\u2212xUSD\n"), max_size=9)
+characters = st.text(st.sampled_from("0123456789,.'  \u202f-+()$%€eE\u2212xUSD\n"), max_size=9)
 written = st.sampled_from([cell for cell, _, _ in CASES] + [cell for cell, _ in REFUSED])
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(characters | written, max_size=4), st.sampled_from([COMMA, GERMAN, DOLLARS, SWISS, FRENCH]))
+@given(st.lists(characters | written, max_size=4), st.sampled_from([COMMA, GERMAN, DOLLARS, SWISS, FRENCH, ACCOUNTS]))
 @example(["5\n%"], GERMAN)
 @example(["0€\n"], GERMAN)
+@example(["(5)\n"], ACCOUNTS)
 @example(["1.000\n", "1.000\n%"], GERMAN)
 def test_fast_and_slow_agree_on_any_text(cells: list[str], rules: NumberRules) -> None:
     bare, in_per_cent = plain_numbers(pa.array(cells, pa.string()), rules)
@@ -161,6 +173,7 @@ def test_typed_sources_read_text_like_this_and_numbers_as_they_are(tmp_path: Pat
         ({"symbols": ["1$"]}, "symbols: received '1\\$', which numbers themselves may contain"),
         ({"symbols": ["e"]}, "which numbers themselves may contain"),
         ({"symbols": ["$."]}, "symbols: received"),
+        ({"symbols": ["("], "negative": "parentheses"}, "neither a mark nor a symbol can hold a parenthesis then"),
     ],
 )
 def test_marks_that_cannot_be_are_refused(settings: dict[str, object], message: str) -> None:

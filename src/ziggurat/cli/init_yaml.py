@@ -139,6 +139,8 @@ def _numbers(found: Inference) -> Iterator[str]:
     if rules.symbols:
         meaning = "; a per cent is a hundredth" if "%" in rules.symbols else ""
         yield f"    symbols: {_flow(list(rules.symbols), quote=True)}  # signs around numbers{meaning}"
+    if rules.parentheses:
+        yield "    negative: parentheses  # numbers in parentheses are negative"
 
 
 def _text_form(sample: LogSample, layout: str | None) -> Iterator[str]:

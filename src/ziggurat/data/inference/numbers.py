@@ -29,6 +29,7 @@ _BLANKS = "[ \\t\u00a0\u202f]*"
 _SIGN = "[-+\u2212]?"
 _AROUND = f"^{_SIGN}{_BLANKS}(?P<before>{_SYMBOL})?{_BLANKS}{_SIGN}(?P<body>[0-9][0-9.,' \u00a0\u202f\u2019]*?)"
 _CELL = f"{_AROUND}{_BLANKS}(?P<after>{_SYMBOL})?$"
+_IN_PARENTHESES = f"^({_SYMBOL})?{_BLANKS}\\(([^-+\u2212()]+)\\){_BLANKS}({_SYMBOL})?$"
 _MOST_SYMBOLS = 5
 
 
@@ -38,6 +39,10 @@ def number_ways(cells: pl.Series) -> tuple[NumberRules, ...]:
     Args:
         cells: different text cells without missing ones and without blanks around them.
     """
+    in_parentheses = cells.str.contains(_IN_PARENTHESES)
+    negative = bool(in_parentheses.any()) and not bool(in_parentheses.all())
+    if negative:
+        cells = cells.str.replace(_IN_PARENTHESES, "-$1$2$3")
     first = cells.head(1).str.contains(_CELL)
     if not len(cells) or not bool(first.all()) or not bool(cells.str.contains(_CELL).all()):
         return ()
@@ -48,7 +53,7 @@ def number_ways(cells: pl.Series) -> tuple[NumberRules, ...]:
         return ()
     kept = tuple(sorted(symbols - {""}))
     used = {mark for mark in "., '" if bool(bodies.str.contains(mark, literal=True).any())}
-    if not kept and not used:
+    if not kept and not used and not negative:
         return ()  # digits alone, such as codes with leading zeros
     ways = [
         (decimal, mark)
@@ -59,7 +64,7 @@ def number_ways(cells: pl.Series) -> tuple[NumberRules, ...]:
     ]
     if not kept and _may_be_lists(bodies):
         ways = [way for way in ways if not way[1]]
-    return tuple(NumberRules(decimal, mark, kept) for decimal, mark in ways)
+    return tuple(NumberRules(decimal, mark, kept, negative) for decimal, mark in ways)
 
 
 def rules_of_file(ways: Sequence[tuple[NumberRules, ...]]) -> NumberRules:
@@ -77,7 +82,7 @@ def rules_of_file(ways: Sequence[tuple[NumberRules, ...]]) -> NumberRules:
     thousands = marks.most_common(1)[0][0] if marks else ""
     read = [rules for rules in fitting if rules is not None and rules.thousands in {"", thousands}]
     symbols = sorted({symbol for rules in read for symbol in rules.symbols})
-    return NumberRules(decimal, thousands, tuple(symbols))
+    return NumberRules(decimal, thousands, tuple(symbols), any(rules.parentheses for rules in read))
 
 
 def read_numbers(cells: pl.Series, rules: NumberRules, null_words: Sequence[str]) -> pl.Series | None:

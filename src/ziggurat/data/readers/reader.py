@@ -84,10 +84,12 @@ class CellsConfig(FilesConfig):
     """The mark between thousands of numbers that are text: ",", ".", "'" or " "; empty: there is none."""
     symbols: list[str] = pydantic.Field(default=[])
     """Signs around numbers that are text: currencies, as in ["$", "EUR"], and "%", which divides by 100."""
+    negative: Literal["sign", "parentheses"] = "sign"
+    """``parentheses``: numbers that are text and stand in parentheses are negative, as in "($1,234.50)"."""
     infinity_is_missing: bool = False
     """Treat infinities as missing values instead of rejecting the row."""
 
-    NEWER: ClassVar[frozenset[str]] = frozenset({"decimal", "thousands", "symbols", "infinity_is_missing"})
+    NEWER: ClassVar[frozenset[str]] = frozenset({"decimal", "thousands", "symbols", "negative", "infinity_is_missing"})
 
     @pydantic.model_validator(mode="after")
     def _numbers_can_be_read(self) -> Self:
@@ -96,7 +98,7 @@ class CellsConfig(FilesConfig):
 
     @property
     def number_rules(self) -> NumberRules:
-        return NumberRules(self.decimal, self.thousands, tuple(self.symbols))
+        return NumberRules(self.decimal, self.thousands, tuple(self.symbols), self.negative == "parentheses")
 
     @property
     def cell_rules(self) -> CellRules:

@@ -6,6 +6,9 @@ With ``decimal: ","``, ``thousands: "."`` and ``symbols: ["€", "%"]``, ``1.234
 - Thousands, where they are set apart, are so throughout: ``1.234.567``; ``1234567`` is read too, ``12.34.567`` is not.
 - Blanks between thousands may be ordinary ones, no-break or narrow ones; an apostrophe may be straight or curled.
 - ``%`` divides by 100.
+
+With ``negative: parentheses``, as accounts are written, ``(1.234,50 €)`` and ``€ (1.234,50)`` are -1234.5; a minus sign
+is read too, but not within parentheses.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ MAX_SYMBOL = 10
 _BLANKS = "[ \t\u00a0\u202f]*"
 _VARIANTS = {" ": "[ \u00a0\u202f]", "'": "['\u2019]"}
 _SIGN = "[-+\u2212]?"
+_IN_PARENTHESES = f"^\\({_BLANKS}([^-+\u2212()]*[^-+\u2212() \t\u00a0\u202f]){_BLANKS}\\)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +38,13 @@ class NumberRules:
         decimal: the decimal mark.
         thousands: the mark between groups of three digits; empty if there is none.
         symbols: signs around numbers, such as ``$`` and ``%``.
+        parentheses: whether numbers in parentheses are negative.
     """
 
     decimal: str = "."
     thousands: str = ""
     symbols: tuple[str, ...] = ()
+    parentheses: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -48,7 +54,7 @@ class NumberRules:
     @property
     def has_signs(self) -> bool:
         """Whether more than the decimal mark differs from how programs write numbers."""
-        return bool(self.thousands or self.symbols)
+        return bool(self.thousands or self.symbols or self.parentheses)
 
 
 PLAIN = NumberRules()
@@ -82,9 +88,13 @@ def plain_number(cell: str, rules: NumberRules) -> tuple[str, bool]:
     The reference for :func:`plain_numbers`.
     """
     found = _expressions(rules)
+    if rules.parentheses:
+        cell = re.sub(rf"{_IN_PARENTHESES}\Z", r"-\1", cell)
     if rules.symbols:
         bare = re.sub(found.leading, r"\1", cell)
         bare = re.sub(rf"{found.trailing}\Z", "", bare)
+        if rules.parentheses:
+            bare = re.sub(rf"{_IN_PARENTHESES}\Z", r"-\1", bare)
         in_per_cent = PER_CENT in rules.symbols and PER_CENT in cell and PER_CENT not in bare
         cell = bare
     else:
@@ -100,9 +110,13 @@ def plain_numbers(cells: pa.Array, rules: NumberRules) -> tuple[pa.Array, pa.Arr
     """Returns cells as programs write numbers, and which are in per cent (None: none is)."""
     found = _expressions(rules)
     in_per_cent = None
+    if rules.parentheses:
+        cells = pc.replace_substring_regex(cells, f"{_IN_PARENTHESES}$", r"-\1")
     if rules.symbols:
         bare = pc.replace_substring_regex(cells, found.leading, r"\1")
         bare = pc.replace_substring_regex(bare, f"{found.trailing}$", "")
+        if rules.parentheses:
+            bare = pc.replace_substring_regex(bare, f"{_IN_PARENTHESES}$", r"-\1")
         if PER_CENT in rules.symbols:
             lost = pc.invert(pc.match_substring(bare, PER_CENT))
             in_per_cent = pc.and_(pc.match_substring(cells, PER_CENT), lost)
@@ -128,6 +142,8 @@ def check_number_rules(rules: NumberRules) -> None:
             continue
         if len(mark) != 1 or mark.isalnum() or mark in '-+\u2212"\r\n\t\0':
             raise ValueError(f"{key}: received {mark!r}; it is one character, neither a letter, a digit nor a sign")
+    if rules.parentheses and {"(", ")"} & {rules.decimal, rules.thousands, *"".join(rules.symbols)}:
+        raise ValueError("negative: parentheses: neither a mark nor a symbol can hold a parenthesis then")
     if rules.decimal == rules.thousands:
         raise ValueError(f"decimal and thousands: both are {rules.decimal!r}; one character cannot be both")
     if len(rules.symbols) > MAX_SYMBOLS:

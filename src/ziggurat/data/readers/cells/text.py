@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 
@@ -233,6 +233,8 @@ def _bracket_hint(cell: str) -> str | None:
 
 def _number_hint(cell: str, rules: NumberRules) -> str | None:
     """What to set where numbers are written in another way than declared."""
+    if "(" in cell and _NUMBER.fullmatch(plain_number(cell, replace(rules, parentheses=True))[0]):
+        return "set `negative: parentheses` on the source"
     found = _OTHER_NUMBER.fullmatch(cell)
     if found is None:
         return None
