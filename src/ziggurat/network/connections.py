@@ -155,9 +155,11 @@ class Connections:
     def _peer(self, found: socket.socket) -> Peer | None:
         """Returns the peer of a connection that the server has accepted; None for any other socket."""
         with contextlib.suppress(OSError):  # it listens, or its peer is gone
-            known = socket.socket(fileno=os.dup(found.fileno()))  # this finds out its family
-            with known:
-                if known.family in {socket.AF_INET, socket.AF_INET6} and known.getsockname()[1] == self._port():
+            family = found.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN)
+            if family not in {socket.AF_INET, socket.AF_INET6}:
+                return None
+            with socket.socket(family, socket.SOCK_STREAM, 0, os.dup(found.fileno())) as known:
+                if known.getsockname()[1] == self._port():
                     return Peer.of_socket(known.getpeername())
         return None
 
