@@ -152,6 +152,15 @@ def test_folders_globs_archives_and_keys_in_a_bucket(s3: str) -> None:
     assert "from the names of the folders day=" in text
 
 
+def test_many_files_in_a_bucket_are_named_by_one_pattern(s3: str) -> None:
+    for number in range(25):
+        put(f"{s3}/part-{number:02d}.csv", written(log(20, number), "a.csv"))
+    text = ziggurat.draft_config(s3)
+    assert f'folder: "{s3}"' in text
+    assert 'files: ["**/*.csv"]' in text
+    assert len(resolve_files(["**/*.csv"], UrlPath.of(s3), SUFFIXES)) == 25
+
+
 def test_what_is_missing_in_a_bucket_is_named(s3: str) -> None:
     put(f"{s3}/clicks.csv", b"a,b\n1,2\n")
     put(f"{s3}/empty.csv", b"")

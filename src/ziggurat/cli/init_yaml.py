@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
+from ziggurat.cli.init_files import listed_files
 from ziggurat.cli.model_names import model_names
 from ziggurat.core.errors import INVISIBLE
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ZERO_DATE, ColumnProfile
 from ziggurat.data.inference.labels import InferredLabel
-from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference, InferredFeature, Part
+from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference, InferredFeature
 from ziggurat.data.inference.sample import LogSample
 from ziggurat.data.inference.words import plain_name
 from ziggurat.data.readers.csv.reader import WHITESPACE
-from ziggurat.data.readers.source_files import UTF_8, SourceFile
-from ziggurat.data.readers.suffixes import COMPRESSION
+from ziggurat.data.readers.source_files import UTF_8
 from ziggurat.data.readers.urls import UrlPath
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
-_LISTED_FILES = 20
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 """What YAML allows in quotes as an escape alone, and what ends its lines besides line feeds."""
 
@@ -99,7 +97,7 @@ def _source(found: Inference, folder: PurePath) -> Iterator[str]:
     yield f"  source:  # {'' if sample.complete or sample.total_rows is None else 'about '}{rows}, {examined}"
     yield f"    name: {sample.format}"
     if sample.format != "frame":
-        yield f"    files: {_file_list(found, 'train', folder)}"
+        yield f"    files: {_flow(listed_files(found.files['train'], folder))}"
     if sample.table is not None:
         yield f"    table: {scalar(sample.table)}  # or query: SELECT …"
     if sample.records != "lines":
@@ -192,8 +190,10 @@ def _origin(sample: LogSample) -> str:
 def _split(found: Inference, folder: PurePath) -> Iterator[str]:
     match found.split.name:
         case "files":
-            validation = _file_list(found, "validation", folder) if found.files["validation"] else "0.1"
-            settings = f"name: files, validation: {validation}, test: {_file_list(found, 'test', folder)}"
+            held_out = found.files["validation"]
+            validation = _flow(listed_files(held_out, folder)) if held_out else "0.1"
+            test = _flow(listed_files(found.files["test"], folder))
+            settings = f"name: files, validation: {validation}, test: {test}"
         case "time_within_key":
             assert found.group is not None
             settings = f"name: time_within_key, key: {scalar(found.group.name)}, validation: 0.1, test: 0.1"
@@ -380,38 +380,6 @@ def _label(label: InferredLabel) -> str:
 
 def _weight_hint(found: Inference) -> str:
     return f"  # column of example weights; {', '.join(found.weights)} may be one" if found.weights else ""
-
-
-def common_folder(files: Sequence[SourceFile]) -> PurePath:
-    """Returns the innermost folder of all files, a path or a URL; the working directory if they share none."""
-    remote = [isinstance(file.stored, UrlPath) for file in files]
-    if any(remote) and not all(remote):
-        return Path()
-    shared = Path(os.path.commonpath([file.stored.parent for file in files]) or ".")
-    if not any(remote):
-        return shared
-    return UrlPath(shared) if len(shared.parts) > 1 else Path()
-
-
-def _relative(path: PurePath, folder: PurePath) -> str:
-    """Returns the name of a file in ``folder``, or the whole URL of a file that is in none."""
-    if not isinstance(path, UrlPath):
-        return os.path.relpath(path, folder)
-    return str(path) if path.query or not isinstance(folder, UrlPath) else "/".join(path.relative_to(folder).parts)
-
-
-def _file_list(found: Inference, part: Part, folder: PurePath) -> str:
-    """Lists the files by name, or as one pattern if there are many."""
-    names = [_relative(file.path, folder) for file in found.files[part]]
-    if len(names) > _LISTED_FILES:
-        paths = [file.path for file in found.files[part]]
-        archives = {file.archive for file in found.files[part]}
-        if len(archives) == 1 and (archive := archives.pop()) is not None:
-            return _flow([_relative(archive / f"*{paths[0].suffix}", folder)])
-        shared = _relative(common_folder(found.files[part]), folder)
-        suffix = "".join(paths[0].suffixes[-2:] if paths[0].suffix.lower() in COMPRESSION else paths[0].suffixes[-1:])
-        return _flow([f"{shared}/**/*{suffix}" if shared != "." else f"**/*{suffix}"])
-    return _flow(names)
 
 
 def _flow(items: list[str], quote: bool = False) -> str:

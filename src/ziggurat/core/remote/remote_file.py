@@ -107,8 +107,12 @@ def as_remote(url: str, info: dict[str, Any]) -> RemoteFile:
     size = info.get("size")
     if not isinstance(size, int) or info.get("partial") is False:
         raise _no_parts(url)
-    version = next((str(info[field]) for field in VERSION_FIELDS if info.get(field)), "")
-    return RemoteFile(url, size, version)
+    return RemoteFile(url, size, _version(info))
+
+
+def _version(info: dict[str, Any]) -> str:
+    """Returns what changes with a file's content, among what its file system says of it; empty if nothing does."""
+    return next((str(info[field]) for field in VERSION_FIELDS if info.get(field)), "")
 
 
 class RemoteStream(io.RawIOBase):
@@ -127,8 +131,7 @@ class RemoteStream(io.RawIOBase):
                 self._source = files.open(path, "rb", cache_type="none", size=file.size_bytes)
         except FileNotFoundError as error:
             raise _vanished(file) from error
-        details = getattr(self._source, "details", None) or {}
-        version = next((str(details[field]) for field in VERSION_FIELDS if details.get(field)), "")
+        version = _version(getattr(self._source, "details", None) or {})
         if version and file.version and version != file.version:
             raise _changed(file, "its version is another")
         self._pool: ThreadPoolExecutor | None = None
@@ -264,10 +267,7 @@ def _vanished(file: RemoteFile) -> DataError:
 
 
 def _changed(file: RemoteFile, how: str) -> DataError:
-    return DataError(
-        f"{file.url}: changed while it was being read ({how})",
-        _SETTLED,
-    )
+    return DataError(f"{file.url}: changed while it was being read ({how})", _SETTLED)
 
 
 def _no_parts(url: str) -> DataError:

@@ -233,10 +233,9 @@ def _remote_file(remote: RemoteFile, member: str, folder: PurePath) -> SourceFil
     path = stored / member if member else stored
     if not member and stored.suffix.lower() == ZIP_SUFFIX:
         member = only_member(remote)
-    inside = isinstance(folder, UrlPath) and path.is_relative_to(folder)
     return SourceFile(
         path,
-        "/".join(path.relative_to(folder).parts) if inside else str(path),
+        path.name_in(folder),
         remote.size_bytes,
         int.from_bytes(hashlib.sha256(remote.version.encode()).digest()[:7]),
         archive=stored if member else None,

@@ -49,6 +49,11 @@ class UrlPath(PurePosixPath):
     def as_posix(self) -> str:
         return str(self)
 
+    def name_in(self, folder: PurePath) -> str:
+        """Returns its name in a folder, without a query; the whole URL if it is not in that folder."""
+        inside = isinstance(folder, UrlPath) and self.is_relative_to(folder)
+        return "/".join(self.relative_to(folder).parts) if inside else str(self)
+
 
 def _as_folder(value: object) -> object:
     """Returns a URL as one; other values as they are."""
