@@ -20,7 +20,7 @@ from ziggurat.features.config import NumericFeature
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.negatives_config import protocol
 from ziggurat.features.numeric.steps import Bucketise
-from ziggurat.features.preparation.own_ids import label_inputs, leak_warnings
+from ziggurat.features.preparation.leaks import leaks
 from ziggurat.features.time_inputs import TimeId
 from ziggurat.features.transform import Transform
 from ziggurat.interactions.block import Block, known_flops
@@ -114,8 +114,8 @@ def _inputs(
     history = read_metrics_log(run.metrics_path, run.files)
     faults = record_faults(history, run.written_records)
     notes += [f"The curves are not those of the training: {faults}."] if faults else []
-    leaks = label_inputs(run.experiment.features, run.experiment.data.labels) + leak_warnings(statistics.features)
-    notes.extend(f"{warning[0].upper()}{warning[1:]}." for warning in leaks)
+    found = leaks(run.experiment.features, run.experiment.data.labels, statistics.features)
+    notes.extend(f"{warning[0].upper()}{warning[1:]}." for warning in found)
     if run.experiment.data.negatives is not None:
         statement = protocol(run.experiment.data.negatives)
         notes.append(f"{statement[0].upper()}{statement[1:]}.")

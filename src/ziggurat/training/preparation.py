@@ -9,7 +9,7 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import load_features
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.readers.frame.reader import Frame
-from ziggurat.features.preparation.own_ids import label_inputs, leak_warnings
+from ziggurat.features.preparation.leaks import leaks
 from ziggurat.features.preparation.prepare import dataset_fingerprint
 from ziggurat.features.preparation.prepare import prepare as prepare_dataset
 from ziggurat.features.preparation.ray_cluster import RayCluster
@@ -55,8 +55,7 @@ def prepare(
     progress = progress or Silent()
     cluster = None if ray is None else RayCluster(ray)
     dataset = Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress, cluster, frame))
-    leaks = label_inputs(experiment.features, experiment.data.labels) + leak_warnings(load_features(dataset.folder))
-    for warning in leaks:
+    for warning in leaks(experiment.features, experiment.data.labels, load_features(dataset.folder)):
         progress.note(warning)
     return dataset
 

@@ -24,7 +24,7 @@ from ziggurat.core.statistics import has_statistics, load_features
 from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.features.outside_encoders import check_outside_encoders
-from ziggurat.features.preparation.own_ids import label_inputs, leak_warnings
+from ziggurat.features.preparation.leaks import leaks
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.heartbeat import report_lost_ranks
 from ziggurat.parallel.own_random import preserved_random_state
@@ -222,8 +222,8 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
             for sentence in collapsed_tasks(metrics, run.experiment):
                 progress.note(sentence)
     if trainer.world.leads and has_statistics(trainer.dataset.folder):
-        known = leak_warnings(load_features(trainer.dataset.folder))
-        for warning in label_inputs(run.experiment.features, run.experiment.data.labels) + known:
+        statistics = load_features(trainer.dataset.folder)
+        for warning in leaks(run.experiment.features, run.experiment.data.labels, statistics):
             progress.note(warning)
     stored = {
         split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()

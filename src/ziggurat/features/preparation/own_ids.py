@@ -20,8 +20,7 @@ from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.features.assemble import truncate
 from ziggurat.features.columns import Codes
-from ziggurat.features.config import CategoricalFeature, FeatureConfig, IdFeature
-from ziggurat.features.labels import LabelConfig
+from ziggurat.features.config import CategoricalFeature, IdFeature
 from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.tables import TableEncoding
 
@@ -118,17 +117,6 @@ def leak_warnings(features: Mapping[str, FeatureStatistics]) -> list[str]:
         for feature in features.values()
         for single, own in feature.own_ids.items()
         if any(_is_excess(each_rows, each_own, own.chance) for _, each_rows, each_own in _groups(own))
-    ]
-
-
-def label_inputs(features: Sequence[FeatureConfig], labels: Sequence[LabelConfig]) -> list[str]:
-    """Returns a sentence for each feature that is made of a label's column."""
-    columns = {column: label.name for label in labels for column in label.source_columns}
-    return [
-        f"a leak: the feature {feature.name!r} is made of column {feature.source_column!r}, which the label "
-        f"{columns[feature.source_column]!r} is made of too: leave it out, as it is not known when predicting"
-        for feature in features
-        if feature.source_column in columns
     ]
 
 
