@@ -120,14 +120,14 @@ def _fork_the_server() -> None:
         del path
         pid = os.fork()
         if pid == 0:
-            status = 1
             try:
                 _close_other_ends(passed)
                 exec(args[-1])  # the code of the server, which Python would run in a new process
-            except SystemExit as end:  # the server ends so; the frames below are those of the process it was forked from
-                status = 0 if end.code is None else 1
-            finally:
-                os._exit(status)
+            except SystemExit:  # so the server ends; the frames below are those of the process it was forked from
+                os._exit(0)
+            except Exception:
+                traceback.print_exc()
+            os._exit(1)
         return pid
 
     usual = util.spawnv_passfds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -431,3 +432,17 @@ def test_what_describes_users_does_not_identify_them(tmp_path: Path) -> None:
     found = infer_files(tmp_path, "a.csv")
     assert found.group is not None
     assert found.group.name == "visitor"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [["red", "green", None, "red"] * 5, ["north-east", "süd", "west"] * 9, ["na", "yes", "no"] * 9, ["inf", "red"] * 9,
+     [None] * 5, ["a b", "c"] * 9, ["1", "red"] * 9, ["May", "June"] * 30, ["true", "false"] * 9, ["", "red"] * 9],
+)  # fmt: skip
+def test_plain_words_are_profiled_as_any_text_is(cells: list[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    series = pl.Series("colour", cells, pl.String)
+    found = profile_column(series, complete=True)
+    monkeypatch.setattr("ziggurat.data.inference.columns._plain_words", lambda texts: False)
+    slowly = profile_column(series, complete=True)
+    assert sorted(found.common) == sorted(slowly.common)
+    assert replace(found, common=()) == replace(slowly, common=())

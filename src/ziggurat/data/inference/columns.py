@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.numbers import number_ways
 from ziggurat.data.inference.plain_numbers import plain_numbers, present, summarise_numbers
 from ziggurat.data.inference.times import number_times, text_times, unread_times
+from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.cells.brackets import split_brackets
 from ziggurat.data.readers.cells.number_rules import NumberRules
 from ziggurat.data.readers.cells.times import ISO
@@ -25,6 +27,8 @@ BRACKET_DELIMITERS = (",", ";", "|", " ")
 ZERO_DATE = r"^\s*(0{4}[-/.]?00[-/.]?00|00[-/.]00[-/.]0{4})([T ]00(:?00){1,2}(\.0+)?Z?)?\s*$"
 """A date of zeros, as MySQL writes where there is none, with a time of day or without."""
 
+_WORD = re.compile(r"[^\W\d_]([^\W\d]|-)*")
+_SPECIAL_WORDS = NULL_WORDS_AMONG_NUMBERS | {"inf", "infinity"}
 _INTEGER = r"^\s*[-+]?\d+\s*$"
 _LISTS_WITHIN = r"\]\s*\S?\s*\["
 _BRACKETS = r"(?s)^\s*\[\s*([^\s\[].*)?\]\s*$"
@@ -148,6 +152,8 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
     plain = plain_numbers(series)
     if plain is not None:
         return _number(plain, ValueType.INTEGER if plain.dtype == pl.Int64 else ValueType.FLOAT, complete)
+    if _plain_words(series):
+        return _described(series, ValueType.TEXT, complete)
     values = series.drop_nulls()
     uniques = values.unique()
     stripped = uniques.str.strip_chars()
@@ -199,6 +205,16 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
     if non_numeric.len() <= 3 and rest.len() >= 50 and not zero_led:
         return replace(text, non_numeric_cells=tuple(non_numeric.to_list()))
     return text
+
+
+def _plain_words(texts: pl.Series) -> bool:
+    """Whether every cell is a word of letters that means no number, time, list or missing value, found in one step."""
+    words = pc.unique(texts.to_arrow().cast(pa.large_string()))
+    if words.null_count == len(words):
+        return False
+    return all(
+        word is None or (_WORD.fullmatch(word) and word.lower() not in _SPECIAL_WORDS) for word in words.to_pylist()
+    )
 
 
 def number_profile(profile: ColumnProfile, values: pl.Series, complete: bool) -> ColumnProfile:
