@@ -102,6 +102,14 @@ FORMS = {
     "comments": Form("# made today\n# by hand\n" + table(), {"comment": "#"}),
     "header in a comment": Form("#" + table(), {"comment": "#", "header": False}),
     "title lines": Form("Sales report 2024\n\n" + table(), {"skip_lines": 2}),
+    "a title as wide as the rows": Form(
+        "Sales report\n\nuser click\n" + "".join(f"{u} {c}\n" for u, _, _, c in ROWS),
+        {"delimiter": "whitespace", "skip_lines": 2}, [(u, c) for u, _, _, c in ROWS], ("user", "click"),
+    ),
+    "bars within cells between blanks": Form(
+        "tags   click\n" + "".join(f"{u}|{i}|{i}   {c}\n" for u, i, _, c in ROWS), {"delimiter": "whitespace"},
+        [(f"{u}|{i}|{i}", c) for u, i, _, c in ROWS], ("tags", "click"),
+    ),
     "line ends in values": Form(
         table(",", lambda cells: f'{cells[0]},{cells[1]},"{cells[2]}\nCH",{cells[3]}'), {"newlines_in_values": True},
         after_town("\nCH"),

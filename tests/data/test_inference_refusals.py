@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ziggurat.core.errors import DataError
+from ziggurat.cli.init import draft_config
+from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.inference.roles import infer
 from ziggurat.data.readers.source_files import resolve_files
 
@@ -65,3 +66,23 @@ def test_a_long_token_of_a_libsvm_row_is_cut(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="malformed libsvm row") as told:
         infer(resolve_files(["log.libsvm"], tmp_path, [".libsvm"]), None)
     assert len(told.value.problem) < len(str(tmp_path)) + 200
+
+
+def test_a_comment_is_no_header_of_rows_of_another_width(tmp_path: Path) -> None:
+    lists = [
+        "# made by hand",
+        "[]   [8, 9]   0",
+        "[0, 4, 9, 7]   [1]   1",
+        "[]   [7, 4, 0, 5]   0",
+        "[8, 7, 9]   []   1",
+    ]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(lists) + "\n")
+    with pytest.raises(ConfigError, match="no column looks like a label"):
+        draft_config(path)
+
+
+def test_a_key_without_a_name_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"user": 1, "shop": "a", "click": 0}\n{"user": 2, "shop": "b", "": 4, "click": 1}\n' * 30)
+    assert '# - {column: ""}  # left out: a key without a name\n' in draft_config(path)

@@ -62,6 +62,8 @@ def find_dialect(head: bytes) -> FoundDialect:
     found = FoundDialect(replace(best.dialect, comment=mark), best.width)
     if not mark and best.width > 1:
         found = replace(found, dialect=replace(found.dialect, skip_lines=_title_lines(head, found)))
+        if found.dialect.skip_lines and found.dialect.delimiter:
+            found = _at_blanks_like_the_first_line(body, best.share) or found
     found = replace(found, dialect=replace(found.dialect, skip_blanks=_has_blanks(body, found)))
     if found.dialect.delimiter == b"\t" and _looks_like_columns(body):
         at_blanks = _attempt(b"\n".join(body) + b"\n", Dialect(b"", comment=mark), len(body))
@@ -184,6 +186,9 @@ def _title_lines(head: bytes, found: FoundDialect) -> int:
         return 0
     lines = [line.rstrip(b"\r") for line in head.split(b"\n")[: _LINES + _MOST_TITLE_LINES]]
     widths = [_width(line, found.dialect) if line.strip() else None for line in lines]
+    below_gap = _header_below_a_gap(lines, widths, found)
+    if below_gap:
+        return below_gap
     at = next((place for place, width in enumerate(widths) if width == found.width), 0)
     if not 0 < at <= _MOST_TITLE_LINES:
         return 0
@@ -193,12 +198,40 @@ def _title_lines(head: bytes, found: FoundDialect) -> int:
     return at if all(width <= max(1, found.width // 2) for width in titles) else 0
 
 
+def _header_below_a_gap(lines: Sequence[bytes], widths: Sequence[int | None], found: FoundDialect) -> int:
+    """Returns the number of lines above a header that a blank line separates from a title as wide as itself, else 0.
+
+    It is a header if all its cells are words, and in the rows below it a cell at some place is a number each time.
+    """
+    gap = next((place for place, width in enumerate(widths) if width is None), 0)
+    start = next((place for place, width in enumerate(widths[gap:], gap) if width is not None), 0)
+    if not 0 < gap < start <= _MOST_TITLE_LINES or widths[start] != found.width:
+        return 0
+    split = [found.dialect.split(line) for line in lines[start : start + _LINES] if line.strip()]
+    header, *rows = [cells for cells in split if isinstance(cells, list) and len(cells) == found.width] or [[]]
+    words = bool(header) and all(re.search(rb"[A-Za-z\x80-\xff]", cell) for cell in header)
+    numbers = any(
+        all(re.fullmatch(rb"\s*[-+]?[\d.,]+\s*", cell) for cell in column) for column in zip(*rows, strict=True)
+    )
+    return start if words and len(rows) > 1 and numbers else 0
+
+
 def _is_narrower_header(line: bytes, width: int | None, found: FoundDialect) -> bool:
     """Whether a line names all columns but one, as R writes it where rows have names."""
     if width is None or width != found.width - 1:
         return False
     cells = found.dialect.split(line)
     return isinstance(cells, list) and all(re.search(rb"[A-Za-z\x80-\xff]", cell) for cell in cells)
+
+
+def _at_blanks_like_the_first_line(lines: Sequence[bytes], share: float) -> FoundDialect | None:
+    """Returns cells between blanks, if they explain as many lines as the best delimiter does, and the first line too.
+
+    That line is then a header, not a title: ``price click`` above ``2|4 0``.
+    """
+    at_blanks = _attempt(b"\n".join(lines) + b"\n", Dialect(b""), len(lines))
+    fits = at_blanks.share >= share and 1 < at_blanks.width == _width(lines[0].rstrip(b"\r"), at_blanks.dialect)
+    return FoundDialect(at_blanks.dialect, at_blanks.width) if fits else None
 
 
 def _width(line: bytes, dialect: Dialect) -> int:
@@ -233,7 +266,7 @@ def _commented_header(lines: Sequence[bytes], found: FoundDialect) -> tuple[str,
         first = found.dialect.split(lines[len(before)].rstrip(b"\r"))
         words = all(re.search(r"[^\W\d]", name) for name in names)
         distinct = len(set(names)) == len(names)
-        if len(names) == found.width and words and distinct and isinstance(first, list):
+        if len(names) == found.width and words and distinct and isinstance(first, list) and len(first) == found.width:
             return tuple(names)
     return None
 

@@ -152,6 +152,9 @@ class _Walk:
                     continue
             if name in left_out:
                 continue
+            if not name.strip():
+                left_out[name] = "a key without a name"
+                continue
             if steps in self._inside:
                 left_out[name] = "an object in some rows, and a value in others"
                 continue
@@ -179,7 +182,7 @@ class _Walk:
             )
         present = {each.name for each in series}
         for key in dict.fromkeys(key for each in objects for key in each):
-            if key not in present and (key,) not in self._inside and key not in left_out:
+            if key.strip() and key not in present and (key,) not in self._inside and key not in left_out:
                 series.append(pl.Series(key, [None] * self._rows, dtype=pl.String))
         frame = pl.DataFrame(series) if series else pl.DataFrame()
         return FlatSample(frame, left_out, notes)
