@@ -86,3 +86,10 @@ def test_a_key_without_a_name_is_left_out_with_the_reason(tmp_path: Path) -> Non
     path = tmp_path / "log.jsonl"
     path.write_text('{"user": 1, "shop": "a", "click": 0}\n{"user": 2, "shop": "b", "": 4, "click": 1}\n' * 30)
     assert '# - {column: ""}  # left out: a key without a name\n' in draft_config(path)
+
+
+def test_a_title_above_a_single_row_is_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("A report\n\na b||user||price||click\n ||[4, 4]||4%||0\n")
+    with pytest.raises(ConfigError, match="columns: a b, user, price, click"):
+        draft_config(path)

@@ -62,7 +62,7 @@ def find_dialect(head: bytes) -> FoundDialect:
     found = FoundDialect(replace(best.dialect, comment=mark), best.width)
     if not mark and best.width > 1:
         found = replace(found, dialect=replace(found.dialect, skip_lines=_title_lines(head, found)))
-        if found.dialect.skip_lines and found.dialect.delimiter:
+        if found.dialect.skip_lines == 1 and found.dialect.delimiter:
             found = _at_blanks_like_the_first_line(body, best.share) or found
     found = replace(found, dialect=replace(found.dialect, skip_blanks=_has_blanks(body, found)))
     if found.dialect.delimiter == b"\t" and _looks_like_columns(body):
