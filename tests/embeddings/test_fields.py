@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Plan
 from ziggurat.core.schema import Schema
 from ziggurat.embeddings.config import EmbeddingsConfig
-from ziggurat.embeddings.fields import Fields
+from ziggurat.embeddings.fields import DIRECT, Fields
 from ziggurat.embeddings.layout import Layout, Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
@@ -130,10 +131,41 @@ def test_costs_equal_the_parameters_and_torchs_counter() -> None:
         "history": torch.ones(5, 3, 8),
     }
     with FlopCounterMode(display=False) as counter:
-        fields(found, {"history": torch.ones(5, 3, dtype=torch.bool)})
+        fields(found, {"history": torch.ones(5, 3, dtype=torch.bool)}, torch.zeros(5, 0))
     encoder = fields.encoders["feature:history"]
     products = sum(flops for _, flops in costs.values()) - encoder.elementwise_flops()
     assert counter.get_total_flops() == 5 * products
+
+
+def test_a_number_in_ranks_is_a_field_along_a_curve() -> None:
+    layout = lay_out(
+        parse_config(EmbeddingsConfig, {"dim": 8, "numeric_bins": 4}),
+        replace(SCHEMA, dense=("age", "price", "size")),
+        {"tags": "mean", "history": "mean"},
+        ranked={"age", "size"},
+    )
+    assert layout.fields == ("user", "item", "tags", "history", "age", "size")
+    fields = Fields(layout)
+    assert fields.numbers is not None
+    rows_BFD, dense_BF = torch.randn(5, 4, 8), torch.rand(5, 3)
+    found = fields({DIRECT: rows_BFD}, {}, dense_BF)
+    assert torch.equal(found[:, :4], rows_BFD)
+    for place, column in ((4, 0), (5, 2)):
+        knots_KD = torch.cat(
+            [torch.zeros(1, 8), fields.numbers.weights_FKD[place - 4].cumsum(0)]
+        )  # values at 0, 1/4, …
+        for row in range(5):
+            at = float(dense_BF[row, column]) * 4
+            below = min(int(at), 3)
+            value_D = knots_KD[below] + (at - below) * (knots_KD[below + 1] - knots_KD[below])
+            torch.testing.assert_close(found[row, place], value_D)
+    (cost,) = fields.costs()
+    assert (cost.parameters, cost.flops) == (2 * 4 * 8 + 2 * 8, 2 * 2 * 4 * 8)
+
+
+def test_numbers_are_no_fields_unless_asked_for() -> None:
+    schema = replace(SCHEMA, dense=("age",))
+    assert "age" not in lay_out(EmbeddingsConfig(), schema, {"tags": "mean", "history": "mean"}, ranked={"age"}).fields
 
 
 def test_without_exceptions_fields_have_no_parameters() -> None:

@@ -47,6 +47,19 @@ def sample(*values: float, exact: bool = False) -> NumericSample:
     return NumericSample(array, Moments.of(array) if exact else None)
 
 
+def test_even_levels_give_rare_values_room() -> None:
+    values = np.concatenate([np.zeros(9_000), np.arange(1.0, 1_001.0)])  # nine of ten rows are 0
+    fitted = Quantile.fit(QuantileConfig(bins=10, levels="even"), NumericSample(values))
+    assert len(fitted.knots) == 11
+    np.testing.assert_allclose(fitted.levels, np.linspace(0, 1, 11))
+    shares = Quantile.fit(QuantileConfig(bins=10), NumericSample(values))
+    assert np.ptp(shares.apply(np.array([1.0, 1_000.0]))) < 0.2 < 0.7 < np.ptp(fitted.apply(np.array([1.0, 1_000.0])))
+    few = Quantile.fit(QuantileConfig(bins=64, levels="even"), sample(3, 3, 3, 7, 9))
+    assert (few.knots, few.levels) == ((3.0, 7.0, 9.0), (0.0, 0.5, 1.0))
+    assert Quantile.fit(QuantileConfig(levels="even"), sample(5, 5)).levels == (0.5,)
+    assert Quantile.fit(QuantileConfig(levels="even"), sample(NAN)).levels == (0.5,)
+
+
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize(("value", "expected"), [("mean", 4.0), ("median", 3.0), ("min", 1.0), (-1.5, -1.5)])
 def test_fill(value: float, expected: float, exact: bool) -> None:

@@ -63,6 +63,9 @@ class EmbeddingsConfig(Config):
     """Adds l2/2 * (squared norm of the vectors that reach the model, per row of the batch) to the loss."""
     dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
     """Share of the elements of those vectors that is zeroed during training."""
+    numeric_bins: int | None = pydantic.Field(default=None, ge=1, le=1024)
+    """Makes a field of each number whose transforms end in ``quantile``: a vector that is linear within each of so many
+    intervals with equally many training rows. The number itself remains an input. Default: no such fields."""
     tables: dict[str, TableConfig] = pydantic.Field(default_factory=dict[str, TableConfig])
     """Exceptions by table name."""
     groups: tuple[GroupConfig, ...] = ()

@@ -16,6 +16,7 @@ from ziggurat.embeddings.torchrec_terms import inner_name
 from ziggurat.interactions.block import Block, known_flops
 from ziggurat.interactions.counted_flops import FlopsUnknown
 from ziggurat.interactions.mlp import MLP
+from ziggurat.interactions.piecewise_linear import PiecewiseLinearEmbedding
 
 DIRECT = ""
 """The key of rows that already are the fields."""
@@ -43,7 +44,8 @@ def total_flops(costs: Sequence[FieldCost]) -> int:
 
 
 class Fields(nn.Module):
-    """Computes emb_BFD from the rows of every feature. Its parameters are dense; none exist if ``layout.direct``."""
+    """Computes emb_BFD from the rows of every feature. Its parameters are dense; none exist if ``layout.direct``
+    and no number becomes a field."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
@@ -67,14 +69,27 @@ class Fields(nn.Module):
                 if source.group is not None
             }
         )
+        self._places = [layout.schema.dense.index(name) for name in layout.numbers]
+        self.numbers = (
+            PiecewiseLinearEmbedding(len(layout.numbers), layout.bins, layout.dim) if layout.numbers else None
+        )
 
-    def forward(self, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor], dense_BF: Tensor) -> Tensor:
         """Returns all fields, (B, F, D).
 
         Args:
             rows: feature -> (B, W), or (B, S, W) for a sequence with positions; or only ``DIRECT`` -> emb_BFD.
             masks: sequence with positions -> which positions exist, (B, S).
+            dense_BF: the dense features, in the schema's order.
         """
+        if self.numbers is None:
+            return self._of_rows(rows, masks)
+        whole = len(self._places) == dense_BF.shape[1]
+        numbers_BFD = self.numbers(dense_BF if whole else dense_BF[:, self._places])
+        return torch.cat([self._of_rows(rows, masks), numbers_BFD], dim=1) if self.layout.sources else numbers_BFD
+
+    def _of_rows(self, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
+        """Returns the fields that are made of rows of tables."""
         if DIRECT in rows:
             return rows[DIRECT]
         pooled = {name: self._encode(name, rows, masks) if name in masks else rows[name] for name in rows}
@@ -97,6 +112,8 @@ class Fields(nn.Module):
             costs.append(
                 FieldCost(f"projection of {spec.name}", parameters, 2 * parameters * spec.vectors * len(alone))
             )
+        if self.numbers is not None:
+            costs.append(_cost("curves of numbers", self.numbers))
         return costs
 
     def _encode(self, feature: str, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ table with several vectors per row gives as many fields, and a group of features
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ziggurat.core.errors import ConfigError, nearest
@@ -44,6 +44,8 @@ class Layout:
         sources: the features behind the fields, in field order: that of ``schema.sparse``, a group at its first
             feature.
         dim: D.
+        numbers: the dense features that become fields too, after those of ``sources``.
+        bins: the intervals of each of these.
     """
 
     schema: Schema
@@ -51,11 +53,13 @@ class Layout:
     positions: dict[str, Positions]
     sources: tuple[FieldSource, ...]
     dim: int
+    numbers: tuple[str, ...] = ()
+    bins: int = 0
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of the F fields."""
-        return tuple(field for source in self.sources for field in source.fields)
+        return (*(field for source in self.sources for field in source.fields), *self.numbers)
 
     @property
     def table_of(self) -> dict[str, TableSpec]:
@@ -75,7 +79,11 @@ class Layout:
 
 
 def lay_out(
-    config: EmbeddingsConfig, schema: Schema, pooling: Mapping[str, Pooling | Positions], dim: int | None = None
+    config: EmbeddingsConfig,
+    schema: Schema,
+    pooling: Mapping[str, Pooling | Positions],
+    dim: int | None = None,
+    ranked: Collection[str] = (),
 ) -> Layout:
     """Returns the layout that the ``embeddings`` section and the features' poolings describe.
 
@@ -84,6 +92,7 @@ def lay_out(
         schema: the encoded dataset's schema.
         pooling: bag or sequence feature -> how its rows become one.
         dim: the width that the model requires; overrides ``config.dim``.
+        ranked: the dense features that hold ranks between 0 and 1; ``config.numeric_bins`` makes fields of them.
 
     Raises:
         ConfigError: an exception for a table that does not exist; two poolings for one table; an invalid target of a
@@ -94,7 +103,9 @@ def lay_out(
     positions = {name: how for name, how in pooling.items() if isinstance(how, Positions)}
     counts = {name: how.count for name, how in positions.items()}
     tables = tuple(table_specs(config, schema, plain, dim, counts))
-    layout = Layout(schema, tables, positions, tuple(_sources(config, schema, tables)), dim or config.dim)
+    numbers = tuple(name for name in schema.dense if name in ranked) if config.numeric_bins else ()
+    sources = tuple(_sources(config, schema, tables))
+    layout = Layout(schema, tables, positions, sources, dim or config.dim, numbers, config.numeric_bins or 0)
     for feature in positions:
         _check_target(layout, feature)
     return layout

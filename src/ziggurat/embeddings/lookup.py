@@ -152,7 +152,7 @@ class EmbeddingLookup(nn.Module):
         """
         rows = self.finish(self.start(batch))
         self.check_ids()
-        return self.fields(rows.by_feature, rows.masks)
+        return self.fields(rows.by_feature, rows.masks, batch.dense_BF)
 
     def check_ids(self) -> None:
         """Raises the error of an id outside its table that was looked up since the last call.

@@ -210,6 +210,11 @@ class NumericFeature(_Feature):
     def bucketised(self) -> bool:
         return bool(self.transforms) and self.transforms[-1].name == "bucketise"
 
+    @property
+    def ranked(self) -> bool:
+        """Whether its values are ranks between 0 and 1."""
+        return bool(self.transforms) and self.transforms[-1].name == "quantile"
+
 
 class VectorFeature(_Feature):
     """A list of ``length`` numbers in every row, such as an embedding: as many dense features."""

@@ -211,7 +211,9 @@ class Experiment(Config):
             elif isinstance(feature, BagFeature | SequenceFeature):
                 assert isinstance(feature.pooling, str)
                 poolings[feature.name] = feature.pooling
-        return lay_out(self.embeddings, schema, poolings, self.width)
+        numbers = (each for each in inputs_of(self.features) if isinstance(each, NumericFeature))
+        ranked = {number.name for number in numbers if number.ranked}
+        return lay_out(self.embeddings, schema, poolings, self.width, ranked)
 
 
 def load_experiment(

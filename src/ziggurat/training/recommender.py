@@ -50,7 +50,7 @@ class DensePart(nn.Module):
         self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Returns columns_BC (float32; see :class:`Outputs`) and the vectors emb_BFD that they were computed from."""
-        emb_BFD = self.fields(rows, masks)
+        emb_BFD = self.fields(rows, masks, dense_BF)
         with torch.autocast(dense_BF.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             logits_BT = self._call(dense_BF, self._thinned(emb_BFD))
         if self._origin is not None:

@@ -170,6 +170,14 @@ class QuantileConfig(Config):
     bins: int = pydantic.Field(default=100, ge=1, le=65_536)
     """Number of intervals that contain equally many training values; values within an interval are interpolated
     linearly."""
+    levels: Literal["shares", "even"] = "shares"
+    """What the ends of the intervals become: the share of training values below them; or numbers at even distances,
+    so that a value that many rows have takes no more room than others. ``even`` looks for ends finely enough that
+    there are ``bins`` intervals even so."""
+
+
+_MOST_QUANTILES = 64
+"""How many times ``bins`` quantiles are looked at, at most."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +192,27 @@ class Quantile:
         present = sample.present
         if len(present) == 0:
             return cls((0.0,), (0.5,))
+        if config.levels == "even":
+            return cls._even(present, config.bins)
         probabilities = np.linspace(0.0, 1.0, config.bins + 1)
         quantiles = np.quantile(present, probabilities)
         knots, first, counts = np.unique(quantiles, return_index=True, return_counts=True)
         levels = (probabilities[first] + probabilities[first + counts - 1]) / 2
+        return cls(tuple(knots.tolist()), tuple(levels.tolist()))
+
+    @classmethod
+    def _even(cls, present: Values, bins: int) -> Self:
+        """Doubles the number of quantiles until enough of them differ, then drops some of those that are too many."""
+        ordered, count, knots = np.sort(present), bins, np.empty(0)
+        while True:
+            places = np.round(np.linspace(0, len(ordered) - 1, count + 1)).astype(np.int64)
+            knots = np.unique(ordered[places])
+            if len(knots) > bins or count >= min(len(ordered), _MOST_QUANTILES * bins):
+                break
+            count *= 2
+        if len(knots) > bins + 1:
+            knots = knots[np.round(np.linspace(0, len(knots) - 1, bins + 1)).astype(np.int64)]
+        levels = np.linspace(0.0, 1.0, len(knots)) if len(knots) > 1 else np.array([0.5])
         return cls(tuple(knots.tolist()), tuple(levels.tolist()))
 
     def apply(self, values: Values) -> Values:
