@@ -125,7 +125,7 @@ def _fork_the_server() -> None:
                 exec(args[-1])  # the code of the server, which Python would run in a new process
             except SystemExit:  # so the server ends; the frames below are those of the process it was forked from
                 os._exit(0)
-            except Exception:
+            except Exception:  # noqa: BLE001 (whatever it is, this process ends here)
                 traceback.print_exc()
             os._exit(1)
         return pid

@@ -72,7 +72,7 @@ def compare(
             key = _key(baseline, dataset, evaluated, task, seed)
             if key not in store:
                 try:
-                    data = data or _data(dataset, evaluated, task)
+                    data = data or baseline_data(dataset, evaluated, task)
                     result = baseline.fit(data, seed, machine_threads(), progress=progress)
                 except DataError as error:
                     notes.append(f"No baselines for {row.task}: {error.problem}")
@@ -127,7 +127,8 @@ def _key(baseline: BaselineModel, dataset: Dataset, evaluated: Split, task: Task
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _data(dataset: Dataset, evaluated: Split, task: Task) -> BaselineData:
+def baseline_data(dataset: Dataset, evaluated: Split, task: Task) -> BaselineData:
+    """Returns the columns of a dataset for the baselines of a task; ``evaluated`` is the split that they predict."""
     train, validation, test = (_split(dataset, split, task.name) for split in ("train", "validation", evaluated))
     return BaselineData(train, validation, test, task)
 

@@ -7,13 +7,16 @@ on one column at a time, so a column for every id of a large bag would cost much
 Tuning: every setting of ``GRID`` with up to ``MAX_TREES`` trees, stopped when the validation loss has not fallen for
 ``PATIENCE`` trees; each tree uses 80 % of the rows. With many ids, a split must be able to group many of them
 (``max_cat_threshold``), and not every tree may rely on the same id column (``feature_fraction``): on MovieLens-100K the
-library's defaults lose .009 AUC. Everything is deterministic: fixed seeds, row-wise histograms, fixed threads.
+library's defaults lose .009 AUC. More trials than the grid has draw their settings at random. Everything is
+deterministic: fixed seeds, row-wise histograms, fixed threads.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightgbm
@@ -54,6 +57,7 @@ def fit_lightgbm(
     threads: int = 1,
     row_cap: int = 1_000_000,
     progress: Progress | None = None,
+    trials: int = len(GRID),
 ) -> BaselineResult:
     """Tunes LightGBM on validation and predicts test.
 
@@ -63,6 +67,7 @@ def fit_lightgbm(
         threads: the number of threads of LightGBM.
         row_cap: the most training rows; :meth:`BaselineData.capped` drops others.
         progress: receives the result of each setting.
+        trials: the number of settings tried: those of the grid, then random ones (:func:`random_settings`).
 
     Raises:
         DataError: see :meth:`BaselineData.check`.
@@ -71,57 +76,134 @@ def fit_lightgbm(
     data.check()
     used = data.capped(row_cap, seed)
     progress = progress or Silent()
-    progress.start("LightGBM", len(GRID), "settings")
-    columns = TreeColumns(used.train)
-    task = fitted_task(data.task)
-    fixed = {
-        "learning_rate": LEARNING_RATE,
-        "bagging_fraction": 0.8,
-        "bagging_freq": 1,
-        "seed": seed,
-        "num_threads": threads,
-        "deterministic": True,
-        "force_row_wise": True,
-        "feature_pre_filter": False,
-        "verbosity": -1,
-    }
-    train = _dataset(columns, used.train, task, fixed, None)
-    validation_matrix = columns.matrix(used.validation)
-    validation = _dataset(columns, used.validation, task, fixed, train)
-    objectives = [fixed | objective for objective in _objectives(task)]
+    grid = [*GRID, *random_settings(trials - len(GRID), seed)][:trials]
+    progress.start("LightGBM", len(grid), "settings")
+    trees = _Trees(used, seed, threads)
     best: tuple[dict[str, Any], float, list[lightgbm.Booster]] | None = None
     tried: list[tuple[dict[str, Any], float]] = []
-    for settings in GRID:
-        boosters = [
-            lightgbm.train(
-                {**objective, **settings},
-                train,
-                MAX_TREES,
-                [validation],
-                callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
-            )
-            for objective in objectives
-        ]
-        loss = task_loss(task, _predict(boosters, task, validation_matrix, threads), used.validation)
-        trees = [booster.best_iteration for booster in boosters]
-        chosen = {**settings, "trees": trees[0] if len(trees) == 1 else trees}
+    for settings in grid:
+        chosen, loss, boosters = trees.fit(settings)
         tried.append((chosen, loss))
         progress.advance(len(tried), loss=loss)
         if best is None or loss < best[1]:
             best = (chosen, loss, boosters)
     assert best is not None
     settings, loss, boosters = best
-    predictions_B = np.empty(0)
-    if len(data.test):
-        predictions_B = _predict(boosters, task, columns.matrix(data.test), threads)
-    which = "log-loss" if task.is_probability else f"{objectives[0]['objective']} loss"
-    progress.finish(f"best: {settings_text(settings)}, validation {which} {loss:.4f}")
+    predictions_B = trees.predict(boosters, data.test)
+    progress.finish(f"best: {settings_text(settings)}, validation {trees.measure} {loss:.4f}")
+    rate = settings.get("learning_rate", LEARNING_RATE)
     description = (
-        f"{settings_text(settings)}; chosen by validation {which} ({loss:.4f}) among {len(GRID)} settings, learning "
-        f"rate {LEARNING_RATE}, early stopping after {PATIENCE} trees without gain. {columns.count} columns, "
+        f"{settings_text(settings)}; chosen by validation {trees.measure} ({loss:.4f}) among {len(grid)} settings, learning "
+        f"rate {rate}, early stopping after {PATIENCE} trees without gain. {trees.columns.count} columns, "
         f"{len(used.train):,} of {len(data.train):,} training rows."
     )
     return BaselineResult("LightGBM", predictions_B, time.perf_counter() - started, settings, loss, tried, description)
+
+
+def refit_lightgbm(
+    data: BaselineData, settings: Mapping[str, Any], seed: int = 0, threads: int = 1, row_cap: int = 1_000_000
+) -> BaselineResult:
+    """Fits LightGBM once, with settings that :func:`fit_lightgbm` has chosen, and predicts test.
+
+    Args:
+        data: one task's encoded columns.
+        settings: :attr:`BaselineResult.settings`; their number of trees is found anew, by early stopping.
+        seed: the seed of the subsample and of LightGBM.
+        threads: the number of threads of LightGBM.
+        row_cap: the most training rows.
+
+    Raises:
+        DataError: see :meth:`BaselineData.check`.
+    """
+    started = time.perf_counter()
+    data.check()
+    trees = _Trees(data.capped(row_cap, seed), seed, threads)
+    chosen, loss, boosters = trees.fit({key: value for key, value in settings.items() if key != "trees"})
+    predictions_B = trees.predict(boosters, data.test)
+    seconds = time.perf_counter() - started
+    return BaselineResult(
+        "LightGBM", predictions_B, seconds, chosen, loss, [(chosen, loss)], f"{settings_text(chosen)}; one fit."
+    )
+
+
+class _Trees:
+    """Fits LightGBM with any settings on the same matrices.
+
+    Args:
+        data: the rows to fit and to stop early on.
+        seed: the seed of LightGBM.
+        threads: its threads.
+    """
+
+    def __init__(self, data: BaselineData, seed: int, threads: int) -> None:
+        self.columns = TreeColumns(data.train)
+        self._task, self._threads, self._validation = fitted_task(data.task), threads, data.validation
+        fixed = {
+            "learning_rate": LEARNING_RATE,
+            "bagging_fraction": 0.8,
+            "bagging_freq": 1,
+            "seed": seed,
+            "num_threads": threads,
+            "deterministic": True,
+            "force_row_wise": True,
+            "feature_pre_filter": False,
+            "verbosity": -1,
+        }
+        self._train = _dataset(self.columns, data.train, self._task, fixed, None)
+        self._matrix = self.columns.matrix(data.validation)
+        self._stopping = _dataset(self.columns, data.validation, self._task, fixed, self._train)
+        self._objectives = [fixed | objective for objective in _objectives(self._task)]
+
+    @property
+    def measure(self) -> str:
+        """The name of the loss by which settings are chosen."""
+        return "log-loss" if self._task.is_probability else f"{self._objectives[0]['objective']} loss"
+
+    def fit(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], float, list[lightgbm.Booster]]:
+        """Returns the settings with the number of trees, their validation loss, and a booster for each objective."""
+        boosters = [
+            lightgbm.train(
+                {**objective, **settings},
+                self._train,
+                MAX_TREES,
+                [self._stopping],
+                callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
+            )
+            for objective in self._objectives
+        ]
+        loss = task_loss(self._task, _predict(boosters, self._task, self._matrix, self._threads), self._validation)
+        trees = [booster.best_iteration for booster in boosters]
+        return {**settings, "trees": trees[0] if len(trees) == 1 else trees}, loss, boosters
+
+    def predict(self, boosters: Sequence[lightgbm.Booster], split: BaselineSplit) -> npt.NDArray[np.float64]:
+        """Returns the predictions of a split, in the label's units."""
+        if not len(split):
+            return np.empty(0)
+        return _predict(boosters, self._task, self.columns.matrix(split), self._threads)
+
+
+def random_settings(count: int, seed: int) -> list[dict[str, Any]]:
+    """Draws settings: widths and penalties evenly on a logarithmic scale, shares evenly; none if ``count`` is below 1.
+
+    The ranges are those that LightGBM's documentation and public tuning scripts search.
+    """
+    draw = random.Random(seed)
+
+    def between(low: float, high: float) -> float:
+        return math.exp(draw.uniform(math.log(low), math.log(high)))
+
+    return [
+        {
+            "num_leaves": round(between(7, 255)),
+            "min_data_in_leaf": round(between(5, 300)),
+            "learning_rate": round(between(0.02, 0.15), 4),
+            "feature_fraction": round(draw.uniform(0.3, 1.0), 2),
+            "lambda_l2": round(between(0.001, 30), 4),
+            "cat_smooth": round(between(3, 100), 1),
+            "max_cat_threshold": draw.choice([32, 256, 1024]),
+        }
+        for _ in range(count)
+    ]
 
 
 def _objectives(task: Task) -> list[dict[str, Any]]:

@@ -1,0 +1,140 @@
+"""One log of the collection in its own process: `python -m bench.quality.default_trial SPEC.json OUT.json`.
+
+It reads a :class:`Spec` from SPEC.json, infers the config as ``ziggurat init`` does, prepares, trains and evaluates, or
+trains the baselines on the same prepared data, and writes the outcome to OUT.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ziggurat.cli.init import draft_config
+from ziggurat.core.config import parse_config, set_by_path
+from ziggurat.core.files import write_json
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.metrics.config import MetricsConfig
+from ziggurat.metrics.task_metrics import new_metrics
+from ziggurat.report.baselines.compare import baseline_data
+from ziggurat.report.baselines.data import BaselineData, BaselineResult
+from ziggurat.report.baselines.lightgbm_trials import fit_lightgbm, refit_lightgbm
+from ziggurat.report.baselines.logistic_regression import fit_logistic_regression
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment, parse_experiment
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a process does.
+
+    Attributes:
+        files: the files of the log.
+        label: its label; None for those that ``init`` finds.
+        seeds: the seeds to train with, one after the other.
+        threads: threads of torch and of the baselines.
+        changes: dotted key -> value, set in the config of ``init``; a smoke run and trials of rules have some.
+        baselines: whether to train the baselines in place of our model.
+        trials: LightGBM's number of trials.
+    """
+
+    files: list[str]
+    label: str | None
+    seeds: list[int]
+    threads: int
+    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    baselines: bool = False
+    trials: int = 20
+
+
+def run(spec: Spec, scratch: Path) -> list[dict[str, Any]]:
+    """Returns an outcome for each seed: of our model its figures, of the baselines those of each by its name."""
+    torch.set_num_threads(spec.threads)
+    started = time.perf_counter()
+    text = draft_config(spec.files, spec.label)
+    values = parse_experiment(text.encode(), scratch / "init.yaml").model_dump(mode="json")
+    values["training"]["threads"] = spec.threads
+    for key, value in spec.changes.items():
+        set_by_path(values, key, value)
+    experiment = parse_config(Experiment, values, "the config of init")
+    dataset = api.prepare(experiment, scratch / "prepared")
+    before = time.perf_counter() - started
+    if spec.baselines:
+        return _baselines(spec, experiment, dataset)
+    return [_train(experiment, dataset, seed, scratch / f"run-{seed}", before) for seed in spec.seeds]
+
+
+def _train(experiment: Experiment, dataset: Dataset, seed: int, folder: Path, before: float) -> dict[str, Any]:
+    """Returns the figures of a training, and its seconds with those of ``init`` and the preparation."""
+    started = time.perf_counter()
+    training = experiment.training.model_copy(update={"seed": seed})
+    outcome = api.train(
+        experiment.model_copy(update={"training": training}), run_folder=folder, prepared=dataset.folder
+    )
+    assert outcome.results is not None
+    return {
+        "seed": seed,
+        "seconds": before + time.perf_counter() - started,
+        "steps": outcome.step,
+        "best_step": outcome.results["best_step"],
+        "figures": _by_label(outcome.results["figures"], [label.name for label in experiment.data.labels]),
+        "rows": {split: dataset.split(split).rows for split in ("train", "validation", "test")},
+    }
+
+
+def _by_label(figures: Mapping[str, Mapping[str, float]], labels: list[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """Returns label -> split -> figure -> value."""
+
+    def own(label: str, values: Mapping[str, float]) -> dict[str, float]:
+        prefix = f"{label}/" if len(labels) > 1 else ""
+        return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+
+    return {label: {split: own(label, values) for split, values in figures.items()} for label in labels}
+
+
+def _baselines(spec: Spec, experiment: Experiment, dataset: Dataset) -> list[dict[str, Any]]:
+    first, threads = spec.seeds[0], spec.threads
+    outcomes: list[dict[str, Any]] = [{"seed": seed} for seed in spec.seeds]
+    for task in experiment.tasks(dataset.schema):
+        data = baseline_data(dataset, "test", task)
+        tuned = fit_lightgbm(data, first, threads, trials=spec.trials)
+        linear = fit_logistic_regression(data, first, threads)
+        for outcome in outcomes:
+            started = time.perf_counter()
+            again = refit_lightgbm(data, tuned.settings, outcome["seed"], threads)
+            single = time.perf_counter() - started
+            outcome[task.name] = {
+                "lightgbm": _figures(again if outcome["seed"] != first else tuned, data),
+                "logistic_regression": _figures(linear, data),
+                "single_fit_seconds": single,
+                "tuning_seconds": tuned.seconds,
+                "settings": tuned.settings,
+            }
+    return outcomes
+
+
+def _figures(result: BaselineResult, data: BaselineData) -> dict[str, float]:
+    metrics = new_metrics(data.task, MetricsConfig(), grouped=False)
+    rows, finite_B = metrics.read(result.logits_B.astype("float32"), data.test.labels_B, data.test.weights_B)
+    metrics.add(rows.take(finite_B), int((~finite_B).sum()))
+    return {**metrics.compute(), "validation_log_loss": result.validation_loss}
+
+
+def main(spec: str, out: str) -> None:
+    """Runs one spec from the command line."""
+    values = json.loads(Path(spec).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix="default-") as scratch:
+        outcomes = run(Spec(**values), Path(scratch))
+    write_json(Path(out), {"spec": dataclasses.asdict(Spec(**values)), "outcomes": outcomes})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
