@@ -8,13 +8,13 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
+from ziggurat.cli.init_defaults import encoder, model_lines, transforms
 from ziggurat.cli.init_files import listed_files
-from ziggurat.cli.model_names import model_names
 from ziggurat.core.errors import INVISIBLE
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference.columns import ZERO_DATE, ColumnProfile
+from ziggurat.data.inference.columns import ZERO_DATE
 from ziggurat.data.inference.labels import InferredLabel
-from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference, InferredFeature
+from ziggurat.data.inference.roles import Inference, InferredFeature
 from ziggurat.data.inference.sample import LogSample
 from ziggurat.data.inference.words import plain_name
 from ziggurat.data.readers.csv.reader import WHITESPACE
@@ -29,7 +29,6 @@ _CLOCK = re.compile(r"\s*\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm])?\s*"
 """A time of day."""
 
 _LISTED_LABELS = 10
-_MODEL = "deepfm"
 _TIME_PARTS = {
     "hour": "offered: the hour of the day, UTC; try whether it helps",
     "weekday": "offered: the weekday, UTC; try whether it helps",
@@ -73,7 +72,8 @@ def _lines(found: Inference, name: str, folder: PurePath, schema: str | None) ->
     yield f"  weight: null{_weight_hint(found)}"
     yield from _group_and_time(found)
     yield from _features(found)
-    yield from _model(found)
+    yield from model_lines(found)
+    yield _slices(found)
 
 
 def _bad_rows(found: Inference) -> Iterator[str]:
@@ -284,7 +284,7 @@ def _feature(feature: InferredFeature, names: Mapping[str, str], shared: bool) -
     if feature.kind == "vector":
         parts.append(f"length: {profile.vector}, transforms: [{{name: fill, value: 0}}, {{name: standardise}}]")
     elif feature.kind == "numeric":
-        parts.append(f"transforms: [{', '.join(_transforms(profile))}]")
+        parts.append(f"transforms: [{', '.join(transforms(profile))}]")
     elif feature.kind is not None:
         if profile.type is ValueType.INTEGER:
             parts.append("type: integer")
@@ -297,65 +297,16 @@ def _feature(feature: InferredFeature, names: Mapping[str, str], shared: bool) -
         if feature.table is not None:
             parts.append(f"table: {scalar(names[feature.table])}")
         else:
-            parts.append(f"encoder: {_encoder(profile, shared)}")
+            parts.append(f"encoder: {encoder(profile, shared)}")
     return f"{{{', '.join(parts)}}}"
 
 
-def _encoder(profile: ColumnProfile, shared: bool) -> str:
-    """Chooses a vocabulary, without rare values if many occur only once; hashing if the table would be huge."""
-    if profile.distinct_estimate > LARGE_TABLE_ROWS:
-        return f"{{name: hash, rows: {1 << (LARGE_TABLE_ROWS - 1).bit_length()}}}"
-    rare = profile.distinct > 1_000 and profile.singleton_share > 0.3 and not shared
-    min_count = 5 if profile.rows > 100_000 else 2
-    return f"{{name: vocabulary, min_count: {min_count if rare else 1}}}"
-
-
-def _transforms(profile: ColumnProfile) -> Iterator[str]:
-    """Chooses buckets if many values are missing (these get a bucket); else fill, log if heavy-tailed, standardise."""
-    if profile.missing > 0.2 and profile.distinct > 8:
-        yield "{name: bucketise, bins: 20}"
-        return
-    yield "{name: fill, value: median}"
-    if heavy_tailed(profile):
-        yield "{name: log}"
-    yield "{name: standardise}"
-
-
-def heavy_tailed(profile: ColumnProfile) -> bool:
-    """Returns whether the 99th percentile is far above the median, as for counts and amounts."""
-    below = max(profile.median - profile.minimum, 1e-9 + 0.01 * abs(profile.median))
-    reach = max(profile.percentile_99, profile.maximum / 10) - profile.median
-    return profile.minimum >= -0.01 * profile.maximum and reach > 10 * below
-
-
-def _model(found: Inference) -> Iterator[str]:
-    yield "embeddings:"
-    yield "  dim: 16"
-    yield "  optimizer: {name: rowwise_adagrad, lr: 0.02}"
-    others = ", ".join(name for name in reversed(model_names()) if name != _MODEL)
-    yield f"model: {{name: {_MODEL}}}  # or {others}: docs/models.md"
-    yield "optimizer: {name: adam, lr: 0.001}  # for everything except the embedding tables"
-    yield "training:"
-    yield f"  batch_size: {_batch_rows(found)}"
-    yield "  epochs: 10"
-    measure = "log-loss" if all(label.kind in {"binary", "soft"} for label in found.labels) else "error"
-    yield f"  early_stopping: {{patience: 2}}  # evaluations without a better validation {measure}"
-    if any(label.kind == "binary" for label in found.labels):
-        yield "  start_at_base_rate: true  # the first prediction is the share of positives, not 1/2"
+def _slices(found: Inference) -> str:
     few = [f for f in found.features if f.kind == "categorical" and 2 <= f.profile.distinct <= 10]
     slices = [feature for feature in few if feature.profile is not found.group]
     names = unique_names([feature.profile.name for feature in found.features])
     chosen = _flow([names[feature.profile.name] for feature in slices[:2]])
-    yield f"evaluation: {{slices: {chosen}}}  # categorical features for whose values metrics are reported separately"
-
-
-def _batch_rows(found: Inference) -> int:
-    """Chooses a larger batch for larger logs; a small log gives at least four training batches, of a power of two."""
-    rows = found.sample.total_rows or 10_000_000
-    held_out = {"files": 0.0 if found.files["validation"] else 0.1}.get(found.split.name, 0.2)
-    quarter = max(1, int(rows * (1 - held_out)) // 4)
-    usual = 256 if rows < 50_000 else 1024 if rows < 500_000 else 4096
-    return min(usual, 1 << (quarter.bit_length() - 1))
+    return f"evaluation: {{slices: {chosen}}}  # categorical features for whose values metrics are reported separately"
 
 
 def _label(label: InferredLabel) -> str:

@@ -1,0 +1,108 @@
+"""The defaults that ``ziggurat init`` chooses by the data: transforms, encoders, model, optimizers, length of training.
+
+The rules are few, so that a reader can check them, and everything that they decide is written into the config with its
+reason. They were chosen by validation log-loss on the development half of the collection of
+``bench run out_of_the_box`` (docs/lab-notebook.md, "defaults from the data").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ziggurat.cli.model_names import model_names
+from ziggurat.data.inference.columns import ColumnProfile
+from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference
+
+NUMERIC_BINS = 64
+"""Intervals of a number's ranks, and of the curve that embeds it."""
+MANY_ROWS = 150_000
+"""Training rows from which on Wukong's gains outweigh what it learns by heart."""
+_AVERAGED_ROWS = 200_000
+"""Most rows of all tables together that a moving average reads at each step."""
+_LONG_EPOCH = 250
+"""Steps of an epoch from which on it is evaluated in its middle too."""
+_MOST_STEPS_UNEVALUATED = 5_000
+
+
+def encoder(profile: ColumnProfile, shared: bool) -> str:
+    """Chooses a vocabulary, without rare values if many occur only once; hashing if the table would be huge."""
+    if profile.distinct_estimate > LARGE_TABLE_ROWS:
+        return f"{{name: hash, rows: {1 << (LARGE_TABLE_ROWS - 1).bit_length()}}}"
+    rare = profile.distinct > 1_000 and profile.singleton_share > 0.3 and not shared
+    min_count = 5 if profile.rows > 100_000 else 2
+    return f"{{name: vocabulary, min_count: {min_count if rare else 1}}}"
+
+
+def transforms(profile: ColumnProfile) -> Iterator[str]:
+    """Chooses buckets if many values are missing (these get a bucket); else the place among evenly spaced quantiles."""
+    if profile.missing > 0.2 and profile.distinct > 8:
+        yield "{name: bucketise, bins: 20}"
+        return
+    yield "{name: fill, value: median}"
+    yield f"{{name: quantile, bins: {NUMERIC_BINS}, levels: even}}"
+
+
+def model_lines(found: Inference) -> Iterator[str]:
+    """Yields the sections ``embeddings``, ``model``, ``optimizer`` and ``training``."""
+    numbers = sum(feature.kind == "numeric" for feature in found.features)
+    probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
+    batch, rows = batch_rows(found), _training_rows(found)
+    yield "embeddings:"
+    yield "  dim: 16"
+    if probabilities:
+        eps = f"{0.1 / batch:.0e}".replace("e-0", "e-")
+        yield "  # eps: a tenth of a positive row's gradient, so that the small gradients of many negatives stay small"
+        yield f"  optimizer: {{name: rowwise_adagrad, lr: 0.02, eps: {eps}}}"
+    else:
+        yield "  optimizer: {name: rowwise_adagrad, lr: 0.02}"
+    if numbers:
+        yield f"  numeric_bins: {NUMERIC_BINS}  # each number is embedded along a curve of so many pieces"
+    chosen, reason = _model(found, rows)
+    others = ", ".join(name for name in reversed(model_names()) if name != chosen)
+    yield f"model: {{name: {chosen}}}  # {reason}; or {others}: docs/models.md"
+    yield "optimizer: {name: adam, lr: 0.001}  # for everything except the embedding tables"
+    yield "training:"
+    yield f"  batch_size: {batch}"
+    yield "  epochs: 30  # at most: it stops early"
+    measure = "log-loss" if probabilities else "error"
+    yield f"  early_stopping: {{patience: 3}}  # evaluations without a better validation {measure}"
+    steps = rows // batch
+    if steps >= _LONG_EPOCH:
+        every = min(steps // 2, _MOST_STEPS_UNEVALUATED)
+        yield f"  evaluate_every: {every}  # steps; an epoch has about {steps:,}"
+    if _table_rows(found) <= _AVERAGED_ROWS:
+        decay = 0.995 if steps >= _LONG_EPOCH // 2 else 0.99
+        steps_back = round(1 / (1 - decay))
+        yield f"  weight_average: {decay}  # the mean of the last {steps_back} steps' weights is evaluated and used"
+    if any(label.kind == "binary" for label in found.labels):
+        yield "  start_at_base_rate: true  # the first prediction is the share of positives, not 1/2"
+
+
+def _model(found: Inference, rows: int) -> tuple[str, str]:
+    """Returns the model's name and the reason for it."""
+    used = [feature for feature in found.features if feature.kind]
+    if 2 * sum(feature.kind in {"numeric", "vector"} for feature in used) > len(used):
+        return "dcn_v2", "most features are numbers, which its cross layers multiply"
+    if rows >= MANY_ROWS:
+        return "wukong", "many rows of ids"
+    return "deepfm", f"fewer than {MANY_ROWS:,} rows, of which larger models learn much by heart"
+
+
+def _training_rows(found: Inference) -> int:
+    rows = found.sample.total_rows or 10_000_000
+    held_out = {"files": 0.0 if found.files["validation"] else 0.1}.get(found.split.name, 0.2)
+    return int(rows * (1 - held_out))
+
+
+def _table_rows(found: Inference) -> int:
+    """Returns about how many rows all tables have."""
+    owned = [feature for feature in found.features if feature.kind in {"categorical", "bag", "sequence"}]
+    return sum(min(feature.profile.distinct_estimate, LARGE_TABLE_ROWS) for feature in owned if feature.table is None)
+
+
+def batch_rows(found: Inference) -> int:
+    """Chooses a larger batch for larger logs; a small log gives at least four training batches, of a power of two."""
+    rows = found.sample.total_rows or 10_000_000
+    quarter = max(1, _training_rows(found) // 4)
+    usual = 256 if rows < 50_000 else 1024 if rows < 500_000 else 4096
+    return min(usual, 1 << (quarter.bit_length() - 1))
