@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from reader_kit import read
 from ruamel.yaml import YAML
@@ -24,6 +27,7 @@ from ziggurat.data.readers.json_lines.reader import JsonLinesSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.source import open_source
 from ziggurat.data.readers.source_files import resolve_files
+from ziggurat.training.api import prepare
 from ziggurat.training.experiment import load_experiment
 from ziggurat.training.train import train
 
@@ -166,6 +170,66 @@ def test_ids_beyond_int64_stay_text(tmp_path: Path) -> None:
     hashes = [str(2**63 + (k % 50) * 1_000_003) for k in range(400)]
     (column,) = inferred(tmp_path, {"url_hash": hashes}).features
     assert (column.kind, column.profile.type) == ("categorical", ValueType.TEXT)
+
+
+EXACT_IDS = {  # column -> its values, its type, and whether they fit int64
+    "user_id": ([123_456_789_012_345_678_901_234_567_890 + k % 40 for k in range(400)], pa.decimal128(38, 0), False),
+    "item_id": ([7_000_000_000_000_000_000 + k % 40 for k in range(400)], pa.decimal128(38, 0), True),
+    "shop_id": ([7_000_000_000_000_000_000 + k % 40 for k in range(400)], pa.decimal128(38, 10), True),
+    "code": ([k % 40 for k in range(400)], pa.decimal32(5, 0), True),
+    "hash": ([2**60 + 4096 * (k * k % 39) for k in range(400)], pa.float64(), True),
+    "last_items": (
+        [[7_000_000_000_000_000_000 + k % 40] * 2 for k in range(400)],
+        pa.list_(pa.decimal128(20, 0)),
+        True,
+    ),
+}
+
+
+def exact_ids(name: str) -> pa.Array:
+    values, kind, _ = EXACT_IDS[name]
+    if pa.types.is_floating(kind):
+        return pa.array(map(float, values), kind)
+    return pa.array([list(map(Decimal, each)) if isinstance(each, list) else Decimal(each) for each in values], kind)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_ids_stored_as_decimals_and_doubles_keep_all_digits(tmp_path: Path, suffix: str) -> None:
+    clicks = {"price": pa.array([Decimal(k) / 4 for k in range(400)], pa.decimal128(9, 2)), "click": [0, 1] * 200}
+    table = pa.table({**{name: exact_ids(name) for name in EXACT_IDS}, **clicks})
+    if suffix == "parquet":
+        pq.write_table(table, tmp_path / "log.parquet")
+    else:
+        with pa.ipc.new_file(tmp_path / "log.arrow", table.schema) as writer:
+            writer.write_table(table)
+    found = infer(resolve_files([f"log.{suffix}"], tmp_path, [f".{suffix}"]))
+    features = {each.profile.name: each for each in found.features}
+    assert features["price"].kind == "numeric"
+    for name, (values, _, fits) in EXACT_IDS.items():
+        distinct = {str(value) for value in values}
+        assert features[name].profile.distinct == len(distinct), name
+        assert features[name].profile.type is (ValueType.INTEGER if fits else ValueType.TEXT), name
+        assert features[name].kind == {"last_items": "sequence"}.get(name, "categorical"), name
+    (tmp_path / "exp.yaml").write_text(draft_config(str(tmp_path / f"log.{suffix}")))
+    prepare(load_experiment(tmp_path / "exp.yaml"), tmp_path / "prepared")
+
+
+def test_ids_that_differ_in_digits_beyond_a_float_are_told_apart_in_text(tmp_path: Path) -> None:
+    large = [7_000_000_000_000_000_000 + k % 40 for k in range(400)]
+    csv = inferred(tmp_path, {"item_id": [f"{value}.0" for value in large], "price": [k / 4 for k in range(400)]})
+    assert csv.features[0].profile.distinct == 40
+    rows = [{"item_id": value if k else 5.0, "click": k % 2} for k, value in enumerate(large)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    objects = infer(resolve_files(["log.jsonl"], tmp_path, [".jsonl"]))
+    assert (objects.features[0].profile.distinct, objects.features[0].kind) == (41, "categorical")
+
+
+@pytest.mark.parametrize("kind", [pl.Decimal(38, 0), pl.Int128])
+def test_a_series_of_wide_whole_numbers_is_profiled_exactly(kind: pl.DataType) -> None:
+    ids = pl.Series("id", [str(2**80 + k % 7) for k in range(70)]).cast(kind)
+    assert (profile_column(ids, True).distinct, profile_column(ids, True).type) == (7, ValueType.TEXT)
+    ids = pl.Series("id", [str(2**60 + k % 7) for k in range(70)]).cast(kind)
+    assert (profile_column(ids, True).distinct, profile_column(ids, True).type) == (7, ValueType.INTEGER)
 
 
 # --- ids and quantities by their values ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.numbers import number_ways
-from ziggurat.data.inference.plain_numbers import plain_numbers, present, summarise_numbers
+from ziggurat.data.inference.plain_numbers import EXACT_FLOAT, all_whole, plain_numbers, present, summarise_numbers
 from ziggurat.data.inference.times import number_times, text_times, unread_times
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.cells.brackets import split_brackets
@@ -30,6 +30,7 @@ ZERO_DATE = r"^\s*(0{4}[-/.]?00[-/.]?00|00[-/.]00[-/.]0{4})([T ]00(:?00){1,2}(\.
 _WORD = re.compile(r"[^\W\d_]([^\W\d]|-)*")
 _SPECIAL_WORDS = NULL_WORDS_AMONG_NUMBERS | {"inf", "infinity"}
 _INTEGER = r"^\s*[-+]?\d+\s*$"
+_WHOLE_FLOAT = r"^\s*[-+]?\d+(\.0*)?\s*$"
 _LISTS_WITHIN = r"\]\s*\S?\s*\["
 _BRACKETS = r"(?s)^\s*\[\s*([^\s\[].*)?\]\s*$"
 
@@ -136,8 +137,12 @@ def profile_column(series: pl.Series, complete: bool) -> ColumnProfile:
             time_format=ISO if timed else None,
             time_note=f"the file holds {'dates' if kind == pl.Date else 'timestamps'}" if timed else "",
         )
-    if kind == pl.Boolean or kind.is_integer() or isinstance(kind, pl.Duration):
-        return _number(series.cast(pl.Int64, strict=False), ValueType.INTEGER, complete)
+    without_fraction = isinstance(kind, pl.Decimal) and not kind.scale
+    if kind == pl.Boolean or kind.is_integer() or without_fraction or isinstance(kind, pl.Duration):
+        whole = series.cast(pl.Int64, strict=False)
+        if whole.null_count() > series.null_count():  # beyond int64: ids, of which all digits count
+            return _described(series.cast(pl.String), ValueType.TEXT, complete)
+        return _number(whole, ValueType.INTEGER, complete)
     return _float(series.cast(pl.Float64, strict=False), complete)
 
 
@@ -179,7 +184,12 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
                 return replace(_number(whole_numbers, ValueType.INTEGER, complete), null_words=null_words)
             return _described(kept, ValueType.TEXT, complete, null_words=null_words)  # ids beyond int64 stay text
         floats = kept.str.strip_chars().cast(pl.Float64, strict=False)
-        return replace(_float(floats, complete), null_words=null_words, example=str(kept.drop_nulls()[0]).strip())
+        found = _float(floats, complete)
+        if found.maximum >= EXACT_FLOAT and bool(rest.str.contains(_WHOLE_FLOAT).all()):
+            digits = kept.str.strip_chars().str.strip_prefix("+").str.replace(r"\.0*$", "").cast(pl.Int64, strict=False)
+            if digits.null_count() == kept.null_count():
+                found = replace(_number(digits, ValueType.INTEGER, complete), whole_floats=True)
+        return replace(found, null_words=null_words, example=str(kept.drop_nulls()[0]).strip())
     is_zero = rest.str.contains(ZERO_DATE)
     zeros = rest.filter(is_zero)
     rest = rest.filter(~is_zero) if 0 < zeros.len() < rest.len() else rest
@@ -308,8 +318,7 @@ def _float(series: pl.Series, complete: bool) -> ColumnProfile:
     nan, infinity = bool(series.is_nan().any()), bool(series.is_infinite().any())
     values = series.set(~series.is_finite(), None) if nan or infinity else series
     finite = values.drop_nulls()
-    integral = finite.len() > 0 and bool(((finite == finite.floor()) & (finite.abs() < 2.0**53)).all())
-    if integral:
+    if finite.len() > 0 and all_whole(finite):
         profile = _number(values.cast(pl.Int64), ValueType.INTEGER, complete)
         return replace(profile, nan=nan, infinity=infinity, whole_floats=True)
     return replace(_number(values, ValueType.FLOAT, complete), nan=nan, infinity=infinity)

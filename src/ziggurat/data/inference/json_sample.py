@@ -17,6 +17,7 @@ from ziggurat.data.inference.nested import (
     FlatSample,
     is_fractional_list,
 )
+from ziggurat.data.inference.plain_numbers import EXACT_FLOAT, all_whole
 from ziggurat.data.readers.json_lines.cells import is_list_of_lists
 from ziggurat.data.readers.json_lines.paths import Object, Steps, find_steps
 
@@ -241,9 +242,8 @@ def _series(name: str, found: _Found) -> pl.Series:
     empty = any(row is not None and not row for row in rows)
     if dtype == pl.Float64 and len(lengths) == 1 and not empty and min(lengths) > 1:
         elements = series.explode()
-        finite = elements.filter(elements.is_finite())
         none_missing = not any(None in row for row in rows if row is not None)
-        if none_missing and not bool(((finite == finite.floor()) & (finite.abs() < 2.0**53)).all()):
+        if none_missing and not all_whole(elements.drop_nulls()):
             return series.list.to_array(lengths.pop())
     return series
 
@@ -256,11 +256,17 @@ def _converter(found: _Found, kinds: set[type]) -> tuple[Any, Any]:
         beyond = any(not -(2**63) <= value < 2**63 for value in _numbers(found))
         return (str, pl.String) if beyond else (int, pl.Int64)
     if kinds and kinds <= {int, float, bool}:
-        return float, pl.Float64
+        values = [*_numbers(found)]
+        whole = any(abs(value) >= EXACT_FLOAT for value in values) and all(map(_is_int64, values))
+        return (int, pl.Int64) if whole else (float, pl.Float64)
     return _text, pl.String
 
 
-def _numbers(found: _Found) -> Iterable[int]:
+def _is_int64(value: float) -> bool:
+    return -(2**63) <= value < 2**63 and value == int(value)
+
+
+def _numbers(found: _Found) -> Iterable[float]:
     for value in found.values:
         yield from (each for each in value if each is not None) if isinstance(value, list) else (value or 0,)
 

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
 
+from ziggurat.data.inference.plain_numbers import EXACT_FLOAT, all_whole
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.cells.typed import text_cells
 from ziggurat.data.readers.columnar.paths import (
@@ -194,7 +195,7 @@ def _series(name: str, cells: pa.Array) -> pl.Series:
     known = lengths.drop_null()
     length = known[0].as_py() if len(known) else 0
     constant = length > 1 and pc.all(pc.equal(known, length)).as_py()
-    if constant and elements.dtype.is_float() and not elements.null_count() and not _whole(elements):
+    if constant and elements.dtype.is_float() and not elements.null_count() and not all_whole(elements):
         return _vectors(name, cells, elements, length)
     offsets = np.concatenate([[0], np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False))])
     absent = cells.is_null() if cells.null_count else None
@@ -213,22 +214,22 @@ def _vectors(name: str, cells: pa.Array, elements: pl.Series, length: int) -> pl
 def is_fractional_list(series: pl.Series) -> bool:
     """Whether cells are lists of any length of numbers that are not all whole: neither ids nor vectors."""
     kind = series.dtype
-    return isinstance(kind, pl.List) and bool(kind.inner.is_float()) and not _whole(series.explode().drop_nulls())
-
-
-def _whole(values: pl.Series) -> bool:
-    finite = values.filter(values.is_finite())
-    return bool(((finite == finite.floor()) & (finite.abs() < 2.0**53)).all())
+    return isinstance(kind, pl.List) and bool(kind.inner.is_float()) and not all_whole(series.explode().drop_nulls())
 
 
 def _scalars(name: str, cells: pa.Array) -> pl.Series:
-    """Returns scalars as a series; whole numbers beyond int64 become text, and bytes text or hexadecimal digits."""
+    """Returns scalars as a series; whole numbers beyond int64 become text, and bytes text or hexadecimal digits.
+
+    Decimals are read exactly where they are ids: those without a fraction by their type, or whole ones beyond 2^53.
+    """
     if pt.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     kind = cells.type
     if pt.is_null(kind):
         return pl.Series(name, [None] * len(cells), dtype=pl.String)
-    if pt.is_decimal(kind) or pt.is_float16(kind):
+    if pt.is_decimal(kind):
+        cells = _exact_decimals(cells)
+    elif pt.is_float16(kind):
         cells = cells.cast(pa.float64())
     elif pt.is_uint64(kind):
         beyond = pc.any(pc.greater(cells, pa.scalar(2**63 - 1, pa.uint64()))).as_py()
@@ -240,3 +241,20 @@ def _scalars(name: str, cells: pa.Array) -> pl.Series:
     found = pl.from_arrow(cells)
     assert isinstance(found, pl.Series)
     return (found.set(found == "", None) if found.dtype == pl.String else found).alias(name)
+
+
+def _exact_decimals(cells: pa.Array) -> pa.Array:
+    """Returns decimals as int64 or text with all digits if their type has no fraction, else as float64.
+
+    Whole numbers of a type with a fraction are int64 too where float64 would not hold all of them.
+    """
+    if cells.type.bit_width < 128:
+        cells = cells.cast(pa.decimal128(38, cells.type.scale))  # pyarrow casts no decimal32 to int64
+    floats = cells.cast(pa.float64())
+    has_fraction = cells.type.scale > 0
+    if has_fraction and pc.all(pc.less(pc.abs(floats), EXACT_FLOAT)).as_py() is not False:
+        return floats
+    try:
+        return cells.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return floats if has_fraction else cells.cast(pa.string())

@@ -17,6 +17,9 @@ from ziggurat.data.readers.arrow_compute import pc
 
 _PLAIN = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$"
 _FRACTION_MARKS = r"[.eE]"
+EXACT_FLOAT = 2.0**53
+"""From here on, float64 does not hold every whole number."""
+_BEYOND_INT64 = 2.0**63
 
 
 def plain_numbers(texts: pl.Series) -> pl.Series | None:
@@ -39,6 +42,12 @@ def plain_numbers(texts: pl.Series) -> pl.Series | None:
 def present(series: pl.Series) -> pl.Series:
     """Returns the cells that are not missing; polars takes a fifth of a millisecond to find that all are there."""
     return series.drop_nulls() if series.null_count() else series
+
+
+def all_whole(floats: pl.Series) -> bool:
+    """Whether all finite ones of some floats are whole numbers within int64, which readers take for integers."""
+    finite = floats.filter(floats.is_finite())
+    return bool(((finite == finite.floor()) & (finite.abs() < _BEYOND_INT64)).all())
 
 
 @dataclass(frozen=True, slots=True)
