@@ -12,8 +12,9 @@ import pytest
 
 from ziggurat.cli.init import draft_config
 from ziggurat.data.inference.columns import ColumnProfile, profile_column
-from ziggurat.data.inference.roles import find_time
+from ziggurat.data.inference.roles import Inference, find_time, infer
 from ziggurat.data.inference.times import parts_that_vary
+from ziggurat.data.readers.source_files import resolve_files
 from ziggurat.training.api import prepare
 from ziggurat.training.experiment import load_experiment
 from ziggurat.training.train import train
@@ -303,3 +304,84 @@ def test_times_of_day_beside_a_date_are_mentioned(tmp_path: Path, monkeypatch: p
     text = draft_config("log.csv")
     assert "\n  time: date\n" in text
     assert "; the times of day in time are not used: write both in one column to order the rows of a day\n" in text
+
+
+# --- raw times are no inputs -----------------------------------------------------------------------------------------
+
+
+def reasons(folder: Path, columns: dict[str, list[str]]) -> dict[str, str]:
+    """Returns why columns of a log are left out; its rows have a price, and half of them are clicks."""
+    columns = {**columns, "price": [f"{k % 90}.5" for k in range(len(HOURS))], "click": ["0", "1"] * (len(HOURS) // 2)}
+    lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
+    (folder / "log.csv").write_text("\n".join(lines) + "\n")
+    return {each.profile.name: each.reason for each in infer_log(folder).features if each.kind is None}
+
+
+def infer_log(folder: Path) -> Inference:
+    return infer(resolve_files(["log.csv"], folder, [".csv"]))
+
+
+def test_numbers_that_are_times_are_left_out_as_times(tmp_path: Path) -> None:
+    seconds = [int(time.timestamp()) for time in HOURS]
+    midnights = [str(each // 86_400 * 86_400) for each in seconds]
+    found = reasons(
+        tmp_path,
+        {
+            "ts": ["" if k % 3 == 0 else each for k, each in enumerate(midnights)],
+            "sent": [f"{each:.9e}" for each in seconds],
+            "updated_at": [str(each * 1000 + 7) for each in reversed(seconds)],
+            "day": [time.strftime("%Y%m%d") for time in HOURS],
+        },
+    )
+    times = "times: as values they would not repeat; `kind: time` uses parts of them"
+    assert found["sent"] == found["ts"] == found["day"] == times
+    assert found["updated_at"].startswith("the time of the row")
+    assert {each.name: each.missing for each in infer_log(tmp_path).incomplete_times} == {
+        "ts": pytest.approx(1 / 3, abs=0.01)
+    }
+
+
+@pytest.mark.parametrize(
+    ("unit", "start", "name", "named"),
+    [
+        (60, 0.0, "minutes since 1970", True),
+        (3_600, 0.0, "hours since 1970", True),
+        (86_400, 0.0, "days since 1970", True),
+        (86_400, 25_569.0, "days as Excel counts them", True),
+        (86_400, 2_440_587.5, "Julian days", True),
+        (60, 0.0, "minutes since 1970", False),
+        (86_400, 25_569.0, "days as Excel counts them", False),
+    ],
+)
+def test_a_unit_that_is_not_read_is_named(tmp_path: Path, unit: int, start: float, name: str, named: bool) -> None:
+    numbers = [(time - datetime(1970, 1, 1)).total_seconds() / unit + start for time in HOURS]
+    column = "timestamp" if named else "x"
+    cells = [f"{each:.5f}" if start else str(int(each)) for each in numbers]
+    reason = reasons(tmp_path, {column: cells})[column]
+    assert reason.startswith(f"it looks like times in a unit that is not read, {name}, such as {float(cells[0]):.10g}")
+    conversion = reason.rpartition(", ")[2]
+    assert conversion.startswith(("x *", "(x -"))
+    x = numbers[7]
+    assert eval(conversion, {"x": x}) == pytest.approx((HOURS[7] - datetime(1970, 1, 1)).total_seconds(), abs=1)
+    text = draft_config(str(tmp_path / "log.csv"))
+    assert f"no column has a time in each row; {column}: it looks like times in a unit" in text
+
+
+def test_durations_and_ids_are_no_times() -> None:
+    assert not profile("watch_time", [30_000 + k * 37 % 9_000 for k in range(4_000)]).unread_time
+    assert not profile("item_id", [28_000_000 + 17 * k for k in range(4_000)]).unread_time
+    assert not profile("price", [33_000.5 + k * 37 % 9_000 for k in range(4_000)]).unread_time
+
+
+def test_a_number_that_stands_for_no_time_is_named() -> None:
+    seconds = [int(time.timestamp()) if k % 4 else 0 for k, time in enumerate(HOURS)]
+    found = profile("ts", seconds)
+    assert (
+        found.unread_time == "seconds since 1970, but 0 in 25.0% of the rows, which is no time: leave these cells empty"
+    )
+
+
+@pytest.mark.parametrize("form", ["/Date({ms})/", "{iso}[Europe/Zurich]", "{iso}+02:00[Europe/Zurich]"])
+def test_forms_of_programs_that_are_not_read_are_named(form: str) -> None:
+    cells = [form.format(ms=int(time.timestamp()) * 1_000, iso=time.isoformat()) for time in HOURS]
+    assert profile("t", cells).unread_time.startswith("it looks like times in a form that is not read, such as ")

@@ -13,7 +13,8 @@ import pyarrow as pa
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.numbers import number_ways
 from ziggurat.data.inference.plain_numbers import EXACT_FLOAT, all_whole, plain_numbers, present, summarise_numbers
-from ziggurat.data.inference.times import number_times, text_times, unread_times
+from ziggurat.data.inference.times import number_times, text_times
+from ziggurat.data.inference.unread_times import unread_number_times, unread_text_times
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.cells.brackets import split_brackets
 from ziggurat.data.readers.cells.number_rules import NumberRules
@@ -62,7 +63,7 @@ class ColumnProfile:
         is_temporal: whether cells are dates or times: typed, or text that is nothing else.
         time_format: the format in which they can be read as times (also numbers); None if they cannot.
         time_note: what is known of that format.
-        unread_time: why its text cells, which look like times, are not read as times.
+        unread_time: why its cells, which look like times, are not read as times.
         number_ways: how its text cells can be read as numbers, if not as programs write them; the type is then text
             until the way of the file is known (:mod:`ziggurat.data.inference.numbers`).
         whole_floats: whether whole numbers are written or stored as floats, as in ``123.0``.
@@ -136,6 +137,7 @@ def profile_column(series: pl.Series, complete: bool) -> ColumnProfile:
             is_temporal=True,
             time_format=ISO if timed else None,
             time_note=f"the file holds {'dates' if kind == pl.Date else 'timestamps'}" if timed else "",
+            unread_time="",
         )
     without_fraction = isinstance(kind, pl.Decimal) and not kind.scale
     if kind == pl.Boolean or kind.is_integer() or without_fraction or isinstance(kind, pl.Duration):
@@ -200,7 +202,7 @@ def _text(series: pl.Series, complete: bool) -> ColumnProfile:
             kept = kept.set(kept.is_in(zeros.to_list()), None)
         described = _described(kept, ValueType.TEXT, complete, null_words=null_words)
         return replace(described, is_temporal=True, time_format=times.format, time_note=times.note)
-    unread = unread_times(kept, rest)
+    unread = unread_text_times(kept, rest)
     if unread:
         return replace(_described(kept, ValueType.TEXT, complete, null_words=null_words), unread_time=unread)
     if bool(rest.str.contains(_BRACKETS).all()) and not bool(rest.str.contains(_LISTS_WITHIN).any()):
@@ -346,6 +348,7 @@ def _number(series: pl.Series, kind: ValueType, complete: bool) -> ColumnProfile
         ascending=found.ascending,
         time_format=None if times is None else times.format,
         time_note="" if times is None else times.note,
+        unread_time=unread_number_times(values, found.minimum, found.maximum) if times is None and len(values) else "",
     )
 
 

@@ -34,6 +34,7 @@ from ziggurat.data.inference.words import (
     words,
 )
 from ziggurat.data.readers.cells.number_rules import PLAIN, NumberRules
+from ziggurat.data.readers.cells.times import EPOCH_UNITS
 from ziggurat.data.readers.source_files import SourceFile
 
 Part = Literal["train", "validation", "test"]
@@ -281,7 +282,7 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
         return InferredFeature(profile, None, "always the same: nothing to learn from")
     if time is not None and profile.name == time.name:
         return InferredFeature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
-    if profile.is_temporal:
+    if _holds_times(profile):
         return InferredFeature(profile, None, "times: as values they would not repeat; `kind: time` uses parts of them")
     if profile.unread_time:
         return InferredFeature(profile, None, profile.unread_time)
@@ -318,6 +319,15 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
         why += f"; whole numbers {'written' if profile.example else 'stored'} as floats"
         why += f", such as {profile.example}" * bool(profile.example)
     return InferredFeature(profile, "numeric" if number else "categorical", why)
+
+
+def _holds_times(profile: ColumnProfile) -> bool:
+    """Whether cells are times, typed or written as such, or numbers that are, unless their name is that of an id."""
+    named = words(profile.name)
+    is_id = bool(named & (GROUP_WORDS | ID_WORDS)) and not named & TIME_WORDS
+    return profile.is_temporal or (
+        profile.time_format is not None and not (is_id and profile.time_format in EPOCH_UNITS)
+    )
 
 
 def _is_quantity(profile: ColumnProfile, cells: pl.Series) -> tuple[bool, str]:

@@ -38,28 +38,11 @@ _BASIC = re.compile(
     r"(?P<date>\d{8})(?P<mark>[T_ -])(?P<clock>\d{6}|\d{4})(?P<fraction>[.,]\d{1,9})?"
     r"(?P<zone> ?(?:Z|UTC|GMT|[-+]\d{2}:?\d{2}))?"
 )
-_ZONES = frozenset({
+ZONES = frozenset({
     "ACDT", "ACST", "AEDT", "AEST", "AKDT", "AKST", "ART", "AST", "ADT", "AWST", "BRT", "BST", "CDT", "CEST", "CET",
     "CST", "EDT", "EEST", "EET", "EST", "HKT", "HST", "IST", "JST", "KST", "MDT", "MSK", "MST", "NZDT", "NZST", "PDT",
     "PKT", "PST", "SAST", "SGT", "WEST", "WET", "WIB",
 })  # fmt: skip
-_ZONE = r"\s*\(?\b([A-Z]{3,4})\)?$"
-_OTHER_MONTHS = (  # how months begin in German, French, Spanish, Italian, Portuguese, Dutch, Polish, Russian
-    "jan|feb|m[äa]r|mrt|apr|avr|abr|kwi|ma[ijyg]|mei|jun|juin|giu|cze|jul|juil|lug|lip|aug|ao[uû]|ago|sie|sep|set|wrz"
-    "|o[ck]t|ott|out|pa[zź]|nov|lis|de[czsk]|dic|dez|gru|ene|gen|sty|f[eé]v|lut|янв|фев|мар|апр|ма[йя]|июн|июл|авг|сен"
-    "|окт|ноя|дек"
-)
-_CLOCK_AND_ZONE = r"(?:[ T]+\d\S{0,20})?(?: [A-Za-z/_+:\d.-]{1,30})?"
-_LOOKS = (
-    rf"(?i)^\W*(?:[^\W\d]+\.?,? )?\d{{1,2}}(?:\.|er|º)?[ /-]*(?:de |del )?(?:{_OTHER_MONTHS})[^\W\d]*\.?,?[ /-]*"
-    r"(?:de |del )?(?:19|20)?\d{2}\b.{0,20}$",
-    r"^(?:19|20)\d{2}-?W\d{2}(?:-?[1-7])?$",
-    r"^(?:19|20)\d{2}[ /-]?Q[1-4]$|^Q[1-4][ /-]?(?:19|20)\d{2}$",
-    rf"^(?:19|20)\d{{2}}[-/.年](?:0?[1-9]|1[0-2])[-/.月](?:0?[1-9]|[12]\d|3[01])日?{_CLOCK_AND_ZONE}$",
-    rf"^(?:0?[1-9]|[12]\d|3[01])[-/.](?:0?[1-9]|[12]\d|3[01])[-/.](?:19|20)\d{{2}}{_CLOCK_AND_ZONE}$",
-)
-"""Texts that are likely times, whether they can be read or not."""
-_MOSTLY = 0.95
 _ORDERS = ("dmY", "mdY", "Ymd", "dmy", "mdy", "ymd", "Ydm")
 _DIGITS = {
     6: ("%y%m%d", "%Y%m", "%d%m%y", "%m%d%y"),
@@ -72,16 +55,14 @@ _DIGIT_WORDS = TIME_WORDS | {
     "day", "ds", "dt", "event", "hour", "month", "period", "week", "when", "ymd", "yyyymmdd", "yyyymmddhh",
 }  # fmt: skip
 _HOUR_WORDS = frozenset({"hour", "hours", "hr", "yyyymmddhh"})
-_FIRST, _LAST = 631_152_000.0, 2_082_758_400.0  # 1990 to 2036, in which digits without a name must lie
+FIRST, LAST = 631_152_000.0, 2_082_758_400.0  # 1990 to 2036, in which digits without a name must lie
 _CENTURY, _NEXT_CENTURY = -2_208_988_800.0, 4_102_444_800.0  # 1900 to 2100, for digits with a name of times
 _DAY = 86_400.0
 _HOURS = 3
 """Different hours from which on the hour may tell rows apart."""
 _EQUALLY = 0.9
 """Two readings are told apart if the way from row to row is in one at most this share of that in the other."""
-_PARSED = 50_000
-_LEAST_TIMES = 3
-"""Different cells from which on text that cannot be read may look like times."""
+PARSED = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +80,8 @@ def text_times(cells: pl.Series, uniques: pl.Series) -> TimeGuess | None:
         cells: the cells in the order of their rows; the name counts where they are digits alone.
         uniques: the different cells without missing ones, at least one.
     """
-    sampled = uniques.head(_PARSED).str.strip_chars()
-    first = _first(cells)
+    sampled = uniques.head(PARSED).str.strip_chars()
+    first = first_cell(cells)
     if not 4 <= len(first) <= 60 or sum(letter.isdigit() for letter in first) < 2:
         return None
     if cast_times(_arrow(sampled), ISO) is not None:
@@ -111,35 +92,6 @@ def text_times(cells: pl.Series, uniques: pl.Series) -> TimeGuess | None:
     shown = (first, str(sampled[lengths.arg_min() or 0]), str(sampled[lengths.arg_max() or 0]))
     patterns = dict.fromkeys(pattern for cell in shown for pattern in _patterns(cell))
     return _best(list(patterns), cells, sampled)
-
-
-def unread_times(cells: pl.Series, uniques: pl.Series) -> str:
-    """Says that text cells which :func:`text_times` does not read look like times, and why; nothing if they do not.
-
-    Args:
-        cells: the cells in the order of their rows.
-        uniques: the different cells without missing ones, at least one.
-    """
-    sampled = uniques.head(_PARSED).str.strip_chars()
-    zone = sampled.str.extract(_ZONE)
-    zones = sorted(set(zone.drop_nulls().to_list()))
-    if len(zones) > 1 and not zone.null_count() and _ZONES.issuperset(zones):
-        bare = cells.str.strip_chars().str.replace(_ZONE, "")
-        if text_times(bare, bare.drop_nulls().unique()) is not None:
-            named = f"{', '.join(zones[:-1])} and {zones[-1]}"
-            return (
-                f"times with names of zones, {named}, which are not read: write offsets such as -05:00 in their place"
-            )
-    looks = sampled.str.contains("|".join(f"(?:{look})" for look in _LOOKS))
-    if len(sampled) < _LEAST_TIMES or float(looks.mean() or 0.0) < _MOSTLY:  # pyright: ignore[reportArgumentType]
-        return ""
-    others = sampled.filter(~looks)
-    if 0 < len(others) <= 3 and text_times(sampled.filter(looks), sampled.filter(looks)) is not None:
-        odd = ", ".join(repr(cell) for cell in others.to_list())
-        return f"times except {odd}: to read it as times, add these to null_values"
-    return (
-        f"it looks like times in a form that is not read, such as {_first(cells)}: write them like 2024-05-31T12:30:00Z"
-    )
 
 
 def number_times(values: pl.Series, minimum: float, maximum: float) -> TimeGuess | None:
@@ -156,12 +108,12 @@ def number_times(values: pl.Series, minimum: float, maximum: float) -> TimeGuess
         ends = [f"{int(end):0{even}d}" for end in (minimum, maximum)]
         if minimum >= 10 ** (even - 2) and any(_reads(pattern, ends) for pattern in _DIGITS.get(even, ())):
             digits = values.cast(pl.String).str.pad_start(even, "0")
-            found = _digits(digits.alias(values.name), digits.unique().head(_PARSED))
+            found = _digits(digits.alias(values.name), digits.unique().head(PARSED))
             if found is not None:
                 return found
     for unit, count in EPOCH_UNITS.items():
         if 1e8 * count <= minimum and maximum <= 4e9 * count:
-            if named or _grows(values, minimum / count, maximum / count):
+            if named or grows(values, minimum / count, maximum / count):
                 why = "by its name and range" if named else "it grows with the rows, in the range of times"
                 return TimeGuess(unit, f"{unit} since 1970: {why}")
             return None
@@ -197,11 +149,18 @@ def parts_that_vary(cells: pl.Series, time_format: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _grows(values: pl.Series, first: float, last: float) -> bool:
-    """Whether numbers without a name are times: within 1990 to 2036, over days, with gaps, and never falling."""
-    if not (first >= _FIRST and last <= _LAST and last - first >= _DAY and len(values) >= 100):
+def grows(values: pl.Series, first: float, last: float, unit_s: float = 1.0) -> bool:
+    """Whether numbers without a name are times: within 1990 to 2036, over days, with gaps, and never falling.
+
+    Args:
+        values: the numbers in the order of their rows.
+        first: the smallest one, in seconds since 1970.
+        last: the largest one.
+        unit_s: the seconds that lie at least between two of the numbers.
+    """
+    if not (first >= FIRST and last <= LAST and last - first >= _DAY and len(values) >= 100):
         return False
-    return values.n_unique() < (last - first) / 2 and bool((values.diff().drop_nulls() >= 0).all())
+    return values.n_unique() < (last - first) / unit_s / 2 and bool((values.diff().drop_nulls() >= 0).all())
 
 
 def _digits(cells: pl.Series, uniques: pl.Series) -> TimeGuess | None:
@@ -219,7 +178,7 @@ def _digits(cells: pl.Series, uniques: pl.Series) -> TimeGuess | None:
     meaning = found.format.replace("%Y", "YYYY").replace("%y", "YY").replace("%m", "MM").replace("%d", "DD")
     meaning = meaning.replace("%H", "hh").replace("%M", "mm").replace("%S", "ss")
     doubt = "".join(found.note.partition("; ")[1:])
-    return TimeGuess(found.format, f"digits {meaning}, such as {_first(cells)}{doubt}")
+    return TimeGuess(found.format, f"digits {meaning}, such as {first_cell(cells)}{doubt}")
 
 
 def _plausible(pattern: str, uniques: pl.Series, named: bool) -> bool:
@@ -230,7 +189,7 @@ def _plausible(pattern: str, uniques: pl.Series, named: bool) -> bool:
     seconds = times.to_numpy()
     if named:
         return bool(seconds.min() >= _CENTURY and seconds.max() <= _NEXT_CENTURY)
-    if seconds.min() < _FIRST or seconds.max() > _LAST:
+    if seconds.min() < FIRST or seconds.max() > LAST:
         return False
     coarse = _DAY if time_pattern(pattern).has_hours else 31 * _DAY
     return len(uniques) >= 5 and len(str(uniques[0])) >= 8 and len(np.unique(seconds // coarse)) >= 2
@@ -243,14 +202,14 @@ def _best(patterns: Sequence[str], cells: pl.Series, uniques: pl.Series, ordered
     ]
     if not fitting:
         return None
-    example = f"text such as {_first(cells)}"
-    named = next((word for word in re.findall("[A-Z]{3,4}", fitting[0]) if word in _ZONES), None)
+    example = f"text such as {first_cell(cells)}"
+    named = next((word for word in re.findall("[A-Z]{3,4}", fitting[0]) if word in ZONES), None)
     if named is not None:
         example += f", always {named}, which is not converted: hours are those of that zone"
     if len(fitting) == 1:
         return TimeGuess(fitting[0], example)
     in_order = cells.drop_nulls().str.strip_chars()
-    in_order = in_order.filter(in_order.is_in(uniques.to_list())).head(_PARSED)
+    in_order = in_order.filter(in_order.is_in(uniques.to_list())).head(PARSED)
     travels = {pattern: _travel(pattern, in_order) for pattern in fitting}
     closest = min(fitting, key=lambda pattern: travels[pattern])
     decided = all(travels[closest] <= _EQUALLY * travels[pattern] for pattern in fitting if pattern is not closest)
@@ -329,7 +288,7 @@ def _pieces(text: str) -> list[str] | None:
             pieces.append("%b")
         elif _WEEKDAYS.fullmatch(piece):
             pieces.append("%a")
-        elif _BETWEEN.fullmatch(piece) or piece in _ZONES:
+        elif _BETWEEN.fullmatch(piece) or piece in ZONES:
             pieces.append(piece)
         else:
             return None
@@ -362,7 +321,7 @@ def _orders(pieces: Sequence[str], american: bool, clock: bool) -> Iterator[list
             yield [f"%{letter}" for letter in order]
 
 
-def _first(cells: pl.Series) -> str:
+def first_cell(cells: pl.Series) -> str:
     """Returns the first cell that is not missing."""
     return str(cells.drop_nulls()[0]).strip()
 
