@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import polars as pl
@@ -11,6 +12,8 @@ from ziggurat.cli.init import draft_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.data.inference.roles import Inference, infer
 from ziggurat.data.readers.source_files import resolve_files
+from ziggurat.training.api import prepare
+from ziggurat.training.experiment import load_experiment
 
 
 def infer_files(folder: Path, *names: str, label: str | None = None) -> Inference:
@@ -56,7 +59,21 @@ def test_a_rating_stays_binary_and_offers_its_other_kinds(tmp_path: Path) -> Non
     for requested in (None, "rating"):
         (label,) = infer_files(tmp_path, "a.parquet", label=requested).labels
         assert (label.kind, label.at_least) == ("binary", 4)
-        assert "{name: rating, kind: ordinal} or {name: rating, kind: regression}" in label.reason
+        assert "; `kind: ordinal` or `kind: regression` in place of `at_least` predicts" in label.reason
+
+
+@pytest.mark.parametrize(("step", "kinds"), [(1, ["ordinal", "regression"]), (0.5, ["regression"])])
+def test_the_kinds_that_are_offered_for_a_rating_can_be_prepared(step: float, kinds: list[str], tmp_path: Path) -> None:
+    stars = [step * (1 + k % round(5 / step)) for k in range(200)]
+    lines = ["film,rating:float", *(f"f{k % 7},{each:g}" for k, each in enumerate(stars))]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    text = draft_config(str(tmp_path / "a.csv"))
+    assert "at_least: 4}" in text
+    assert re.findall(r"`kind: (\w+)`", text) == kinds
+    for kind in ["binary", *kinds]:
+        experiment = text.replace("at_least: 4}", f"kind: {kind}}}") if kind != "binary" else text
+        (tmp_path / "exp.yaml").write_text(experiment)
+        prepare(load_experiment(tmp_path / "exp.yaml"), tmp_path / kind)
 
 
 @pytest.mark.parametrize(

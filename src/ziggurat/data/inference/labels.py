@@ -149,9 +149,9 @@ def _as_label(profile: ColumnProfile, reason: str) -> InferredLabel:
 
 def _as_rating(profile: ColumnProfile, reason: str) -> InferredLabel:
     """Makes a rating binary, and says how to predict it as it is."""
-    label, name = _as_label(profile, reason), profile.name
-    offered = f"{{name: {name}, kind: ordinal}} or {{name: {name}, kind: regression}} predict the rating itself"
-    return replace(label, reason=f"{label.reason}; {offered}")
+    label = _as_label(profile, reason)
+    kinds = "`kind: ordinal` or `kind: regression`" if profile.type is ValueType.INTEGER else "`kind: regression`"
+    return replace(label, reason=f"{label.reason}; {kinds} in place of `at_least` predicts the rating itself")
 
 
 def _threshold(profile: ColumnProfile) -> float:
