@@ -102,6 +102,14 @@ FORMS = {
     "comments": Form("# made today\n# by hand\n" + table(), {"comment": "#"}),
     "header in a comment": Form("#" + table(), {"comment": "#", "header": False}),
     "title lines": Form("Sales report 2024\n\n" + table(), {"skip_lines": 2}),
+    "Excel's line of the delimiter": Form("sep=;\r\n" + table(";"), {"delimiter": ";", "skip_lines": 1}),
+    "Excel's line of a usual delimiter": Form("\ufeff\"sep=,\"\n" + table(), {"skip_lines": 1}),
+    "two titles above a gap": Form("Sales,report\n2024\n\n" + table(), {"skip_lines": 3}),
+    "two titles above a gap and words": Form(
+        "Sales,report\n2024\n\nuser,item,town\n" + "".join(f"u{u},{i},{t}\n" for u, i, t, _ in ROWS), {"skip_lines": 3},
+        [(f"u{u}", i, t) for u, i, t, _ in ROWS], ("user", "item", "town"),
+    ),
+    "titles with empty cells": Form("Sales report;;;\n;;;\n" + table(";"), {"delimiter": ";", "skip_lines": 2}),
     "a title as wide as the rows": Form(
         "Sales report\n\nuser click\n" + "".join(f"{u} {c}\n" for u, _, _, c in ROWS),
         {"delimiter": "whitespace", "skip_lines": 2}, [(u, c) for u, _, _, c in ROWS], ("user", "click"),

@@ -42,6 +42,12 @@ COLUMNS = schema(user=INTEGER, price=FLOAT, city=TEXT)
             r"column 'city' is not in the header, which names: user, town, price",
             "correct the column's name",
         ),
+        (
+            "Report of 2024\n\nuser,city,price\n1,a,2\n",
+            {},
+            "column 'user' is not in the header, which names: Report of 2024",
+            "^if it is a title, set `skip_lines` to the number of lines above the header; else correct the column",
+        ),
         ("user,citty,price\n1,a,2\n", {}, "column 'city' is not in the header", r"did you mean 'citty'\?"),
         (
             "1,a,2\n3,b,4\n",
@@ -60,7 +66,13 @@ COLUMNS = schema(user=INTEGER, price=FLOAT, city=TEXT)
             "user,city,price\n1,a\n2,b\n3,c,4,5\n",
             {},
             "line 2: the first 3 rows have 2 to 4 columns, 3 are named",
-            "','",
+            "^correct the header or `columns`; the delimiter is ','$",
+        ),
+        (
+            "user,city,price\n1,a,2,5\n2,b,3,5\n",
+            {},
+            "line 2: the first 2 rows have 4 columns, 3 are named",
+            "^if it is a title, set `skip_lines` to the number of lines above the header; else correct the header",
         ),
         (
             "user,city\n1,a\n",

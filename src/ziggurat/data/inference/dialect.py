@@ -17,6 +17,9 @@ from ziggurat.data.readers.text.records import Records
 
 DELIMITERS = (b",", b"\t", b";", b"|", b"::", b"||", b"\x01", b"\x02", b"\x1f", b"\x1e", b"^", b"~", "¦".encode())
 COMMENTS = ("#", "%", "//")
+_STATED = re.compile(rb'"?sep=([^\r\n"]{1,4})"?\r?\n', re.IGNORECASE)
+"""The first line by which Excel is told the delimiter."""
+
 _MOST_TITLE_LINES = 10
 _LINES = 200
 _BLANKS = re.compile(rb"[ \t]+")
@@ -53,12 +56,24 @@ class _Attempt:
 
 
 def find_dialect(head: bytes) -> FoundDialect:
-    """Returns the dialect of a text, of which ``head`` is the beginning: whole lines in UTF-8, with line feeds."""
+    """Returns the dialect of a text, of which ``head`` is the beginning: whole lines in UTF-8, with line feeds.
+
+    A first line that states the delimiter, as in ``sep=;``, is one to skip.
+    """
+    stated = _STATED.match(head)
+    if stated is None:
+        return _find(head, DELIMITERS)
+    found = _find(head[stated.end() :], (stated[1],))
+    found = found if found.width > 1 else _find(head[stated.end() :], DELIMITERS)
+    return replace(found, dialect=replace(found.dialect, skip_lines=1 + found.dialect.skip_lines))
+
+
+def _find(head: bytes, delimiters: Sequence[bytes]) -> FoundDialect:
     lines = [line for line in head.split(b"\n") if line.strip()][:_LINES]
     comment = _comment(lines)
     mark = comment.encode()
     body = [line for line in lines if not mark or not line.startswith(mark)]
-    best = _best([line.rstrip(b"\r") for line in body], mark)
+    best = _best([line.rstrip(b"\r") for line in body], mark, delimiters)
     found = FoundDialect(replace(best.dialect, comment=mark), best.width)
     if not mark and best.width > 1:
         found = replace(found, dialect=replace(found.dialect, skip_lines=_title_lines(head, found)))
@@ -98,7 +113,7 @@ def _comment(lines: Sequence[bytes]) -> str:
     return ""
 
 
-def _best(lines: Sequence[bytes], comment: bytes) -> _Attempt:
+def _best(lines: Sequence[bytes], comment: bytes, delimiters: Sequence[bytes]) -> _Attempt:
     text = b"\n".join(lines) + b"\n"
     modes = [{}]
     if b'"' in text:
@@ -107,7 +122,7 @@ def _best(lines: Sequence[bytes], comment: bytes) -> _Attempt:
         modes += [{"escape": b"\\"}, {"escape": b"\\", "newlines_in_values": True}]
         modes += [{"escape": b"\\", "quotes": False}] * (b'"' in text)
     attempts: list[_Attempt] = []
-    for delimiter, mode in itertools.product(DELIMITERS, modes):
+    for delimiter, mode in itertools.product(delimiters, modes):
         if delimiter in text:
             blanks = re.search(re.escape(delimiter) + rb' +"', text) is not None
             dialect = Dialect(delimiter=delimiter, comment=comment, skip_blanks=blanks, **mode)
@@ -186,9 +201,9 @@ def _title_lines(head: bytes, found: FoundDialect) -> int:
         return 0
     lines = [line.rstrip(b"\r") for line in head.split(b"\n")[: _LINES + _MOST_TITLE_LINES]]
     widths = [_width(line, found.dialect) if line.strip() else None for line in lines]
-    below_gap = _header_below_a_gap(lines, widths, found)
-    if below_gap:
-        return below_gap
+    below = _header_below_a_gap(lines, widths, found) or _header_below_padded_titles(lines, widths, found)
+    if below:
+        return below
     at = next((place for place, width in enumerate(widths) if width == found.width), 0)
     if not 0 < at <= _MOST_TITLE_LINES:
         return 0
@@ -199,21 +214,49 @@ def _title_lines(head: bytes, found: FoundDialect) -> int:
 
 
 def _header_below_a_gap(lines: Sequence[bytes], widths: Sequence[int | None], found: FoundDialect) -> int:
-    """Returns the number of lines above a header that a blank line separates from a title as wide as itself, else 0.
+    """Returns the number of lines above a header that a blank line separates from titles, else 0.
 
-    It is a header if all its cells are words, and in the rows below it a cell at some place is a number each time.
+    It is a header if all its cells are words; and if a title is as wide as itself, only if in the rows below it a cell
+    at some place is a number each time.
     """
     gap = next((place for place, width in enumerate(widths) if width is None), 0)
     start = next((place for place, width in enumerate(widths[gap:], gap) if width is not None), 0)
     if not 0 < gap < start <= _MOST_TITLE_LINES or widths[start] != found.width:
         return 0
-    split = [found.dialect.split(line) for line in lines[start : start + _LINES] if line.strip()]
+    narrower = gap > 1 and all(width is None or width < found.width for width in widths[:gap])
+    return start if _is_header(lines[start:], found, above_numbers=not narrower) else 0
+
+
+def _header_below_padded_titles(lines: Sequence[bytes], widths: Sequence[int | None], found: FoundDialect) -> int:
+    """Returns the number of lines above a header if they are titles with empty cells after them, as Excel writes them.
+
+    ``Report;;`` is such a line in a log of three columns, and so is ``;;``.
+    """
+    filled = [_filled(line, found) if width == found.width else 0 for line, width in zip(lines, widths, strict=True)]
+    start = next((place for place, count in enumerate(filled) if count == found.width), 0)
+    titles = filled[:start]
+    padded = [count for count, width in zip(titles, widths, strict=False) if width == found.width]
+    if not 0 < start <= _MOST_TITLE_LINES or not any(padded) or max(titles) > max(1, found.width // 2):
+        return 0
+    return start if _is_header(lines[start:], found, above_numbers=True) else 0
+
+
+def _filled(line: bytes, found: FoundDialect) -> int:
+    """Returns the number of cells up to the last one that is not empty."""
+    cells = found.dialect.split(line)
+    places = enumerate(cells, 1) if isinstance(cells, list) else ()
+    return max((place for place, cell in places if cell.strip()), default=0)
+
+
+def _is_header(lines: Sequence[bytes], found: FoundDialect, above_numbers: bool) -> bool:
+    """Whether all cells of the first line are words; ``above_numbers``: and a cell in the rows below is a number."""
+    split = [found.dialect.split(line) for line in lines[:_LINES] if line.strip()]
     header, *rows = [cells for cells in split if isinstance(cells, list) and len(cells) == found.width] or [[]]
     words = bool(header) and all(re.search(rb"[A-Za-z\x80-\xff]", cell) for cell in header)
     numbers = any(
         all(re.fullmatch(rb"\s*[-+]?[\d.,]+\s*", cell) for cell in column) for column in zip(*rows, strict=True)
     )
-    return start if words and len(rows) > 1 and numbers else 0
+    return words and len(rows) > 1 and (numbers or not above_numbers)
 
 
 def _is_narrower_header(line: bytes, width: int | None, found: FoundDialect) -> bool:

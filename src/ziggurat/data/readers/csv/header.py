@@ -18,6 +18,7 @@ from ziggurat.data.readers.text.records import Records
 
 HEAD_BYTES = 64 * 2**10
 _SAMPLE_RECORDS = 100
+_SKIP_TITLES = "if it is a title, set `skip_lines` to the number of lines above the header; else "
 _DELIMITERS = (",", "\t", ";", "|", "::", "\x01", " ", ":")
 
 
@@ -195,7 +196,8 @@ class _Head:
             raise self._width_delimiter_error(first, width) or DataError(
                 f"{self.path}, line {self.rows.lines[first]}: the first {len(widths)} rows have "
                 f"{low if low == high else f'{low} to {high}'} columns, {width} are named",
-                f"correct the header or `columns`; the delimiter is {self._delimiter!r}",
+                (_SKIP_TITLES if first and width < low else "")
+                + f"correct the header or `columns`; the delimiter is {self._delimiter!r}",
             )
 
     def after_header(self) -> tuple[int, int]:
@@ -222,7 +224,8 @@ class _Head:
             split = self._split(0, other)
             if other != self._delimiter and len(split) > 1 and set(needed) <= set(split):
                 return self._delimiter_error(0, "header", other)
-        return self._width_delimiter_error(0, None) if len(names) == 1 and len(missing) == len(needed) else None
+        none_found = len(names) == 1 and len(missing) == len(needed) and not self._is_narrower_than_rows(1)
+        return self._width_delimiter_error(0, None) if none_found else None
 
     def _missing_column_error(
         self, missing: Sequence[str], names: Sequence[str], needed: Sequence[str], place: str
@@ -234,10 +237,15 @@ class _Head:
             )
         close = nearest(missing[0], names)
         shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-        return DataError(
-            f"{self.path}: column {missing[0]!r} is not in the {place}, which names: {shown}",
-            f"did you mean {close!r}?" if close else "correct the column's name",
-        )
+        hint = f"did you mean {close!r}?" if close else "correct the column's name"
+        if place == "header" and close is None and self._is_narrower_than_rows(len(names)):
+            hint = f"{_SKIP_TITLES}{hint}"
+        return DataError(f"{self.path}: column {missing[0]!r} is not in the {place}, which names: {shown}", hint)
+
+    def _is_narrower_than_rows(self, width: int) -> bool:
+        """Whether most of the first records have more cells than a header of ``width``, as below a title."""
+        sample = range(1, min(len(self.rows), 1 + _SAMPLE_RECORDS))
+        return sum(len(self._split(row)) > width for row in sample) * 2 > len(sample)
 
     def _width_delimiter_error(self, row: int, width: int | None) -> DataError | None:
         """Returns an error if another delimiter splits a row into ``width`` columns (None: into more than one)."""
