@@ -122,6 +122,29 @@ def test_positives_alone_are_told_what_is_missing(tmp_path: Path) -> None:
     assert "--label plays` (Poisson regression)" in caught.value.hint
 
 
+def test_a_column_that_may_be_the_label_is_named(tmp_path: Path) -> None:
+    people = {"user_id": [k % 9 for k in range(80)], "item_id": [k % 13 for k in range(80)]}
+    price = {"price": [0.5 + k % 11 for k in range(80)]}
+    words = ["ja" if k % 3 else "nein" for k in range(80)]
+    for columns, says, advice in (
+        ({"klick": words}, "'klick' holds two values, 'ja' and 'nein'", "--label klick; if each row is a positive, "),
+        ({"klick": words, "neu": words}, "; 'neu' holds two values", "if one of them is the label, name it"),
+        ({"click": ["x" if k % 2 else "" for k in range(80)]}, "'click' holds 'x', or nothing in 50%", "write 0 where"),
+    ):
+        pl.DataFrame({**people, **columns, **price}).write_csv(tmp_path / "a.csv")
+        with pytest.raises(ConfigError) as caught:
+            infer_files(tmp_path, "a.csv")
+        assert says in caught.value.problem
+        assert "each row seems" not in caught.value.problem
+        assert advice in caught.value.hint
+    with pytest.raises(
+        ConfigError, match=r"one value only, 'x'\n.*write 0 where it is empty, and 1 elsewhere; or name"
+    ):
+        infer_files(tmp_path, "a.csv", label="click")
+    pl.DataFrame({**people, "klick": words, **price}).write_csv(tmp_path / "a.csv")
+    assert infer_files(tmp_path, "a.csv", label="klick").labels[0].equals == "ja"
+
+
 def test_a_time_or_a_quantity_is_no_item_of_positives_alone(tmp_path: Path) -> None:
     columns = {
         "customer_id": [k % 9 for k in range(80)],

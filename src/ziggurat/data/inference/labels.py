@@ -53,6 +53,10 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
         return [_as_label(binary[0], "the only column of 0 and 1")]
     names = ", ".join(profile.name for profile in (binary or profiles)[:30])
     positives = None if binary else missing_negatives(profiles)
+    may_be = None if binary else _may_be_label(profiles)
+    if may_be is not None:
+        otherwise = f"if each row is a positive, {positives[1]}" if positives is not None else f"columns: {names}"
+        raise ConfigError(f"{path}: no column looks like a label by its name; {may_be[0]}", f"{may_be[1]}; {otherwise}")
     if positives is not None:
         raise ConfigError(
             f"{path}: no column looks like a label: {positives[0]}",
@@ -64,6 +68,23 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
         else f"{path}: several columns could be the label: {names}",
         f"name it: ziggurat init FILES --label COLUMN; columns: {names}",
     )
+
+
+def _may_be_label(profiles: Sequence[ColumnProfile]) -> tuple[str, str] | None:
+    """Returns which columns may be the label although nothing says so, and what to do; None if none may be."""
+    for profile in profiles:
+        if words(profile.name) & LABEL_WORDS and profile.distinct == 1 and profile.missing and not profile.many:
+            return (
+                f"{profile.name!r} holds {str(profile.common[0])!r}, or nothing in {profile.missing:.0%} of the rows",
+                f"if it is the label, write 0 where {profile.name!r} is empty, and 1 elsewhere",
+            )
+    two = [profile for profile in profiles if _two_values(profile) and not words(profile.name) & PERSON_WORDS]
+    if not two:
+        return None
+    named = [f"{profile.name!r} holds two values, {_both_values(profile)}" for profile in two[:8]]
+    which = "it is" if len(two) == 1 else "one of them is"
+    chosen = two[0].name if len(two) == 1 else "COLUMN"
+    return "; ".join(named), f"if {which} the label, name it: ziggurat init FILES --label {chosen}"
 
 
 def _siblings(label: ColumnProfile, profiles: Sequence[ColumnProfile]) -> list[InferredLabel]:
@@ -100,9 +121,10 @@ def _requested_label(profiles: Sequence[ColumnProfile], requested: str, path: Pu
         )
     if profile.distinct < 2:
         held = f"one value only, {profile.common[0]!r}" if profile.common else "no value"
+        empty = "write 0 where it is empty, and 1 elsewhere; or " * bool(profile.common and profile.missing)
         raise ConfigError(
             f"{path}: column {requested!r} cannot be a label: it holds {held}",
-            "a label needs both classes: name another column, or add files that hold the other",
+            f"a label needs both classes: {empty}name another column, or add files that hold the other",
         )
     if is_rating(profile):
         return _as_rating(profile, "as asked")
