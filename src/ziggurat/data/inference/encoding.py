@@ -128,7 +128,8 @@ def guess_encoding(text: bytes) -> tuple[str, str | None]:
     characters = sorted(((_likelihood(text, each), each) for each in _FIRST_BYTES), reverse=True)
     ((likely, count), east_asian), ((less_likely, _), other) = characters[:2]
     if best < _SURE_LETTERS and likely > _MOSTLY_COMMON * count:
-        return east_asian, other if less_likely > likely - _EAST_ASIAN_DOUBT * count else None
+        doubtful = name if best > _HARDLY_LETTERS else None
+        return east_asian, other if less_likely > likely - _EAST_ASIAN_DOUBT * count else doubtful
     if best < _HARDLY_EAST_ASIAN and likely > _MOSTLY_COMMON * count:
         return name, east_asian
     return name, runner_up if second > best - 0.15 else None
@@ -139,6 +140,9 @@ _MOSTLY_COMMON = -10.5
 
 _SURE_LETTERS = 0.6
 """The mean score of a letter from which on the text is taken to be made of letters, not of East Asian characters."""
+
+_HARDLY_LETTERS = 0.5
+"""The mean score of a letter up to which the text is not taken to be made of letters, if it may be East Asian."""
 
 _HARDLY_EAST_ASIAN = 0.75
 """The mean score of a letter from which on this is beyond doubt."""
@@ -155,7 +159,7 @@ def _score(text: bytes, name: str) -> float:
             continue
         count += len(foreign)
         total += sum(frequencies.get(letter, 0.95 * frequencies.get(letter.lower(), -0.5)) for letter in foreign)
-        total -= 1.5 * len(re.findall(r"[^\W\d_A-Z][A-Z]", word))
+        total -= 1.5 * sum(not a.isupper() for a in re.findall(r"([^\W\d_A-Z])[A-Z]", word))
         total -= 1.5 * sum(a.islower() and b.isupper() for a, b in itertools.pairwise(word))
         if name not in _LATIN and re.search("[A-Za-z]", word):
             total -= len(foreign)
