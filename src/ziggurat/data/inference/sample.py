@@ -224,6 +224,11 @@ def _sample(files: Sequence[SourceFile], limit_bytes: int, table: str | None) ->
                 sample = _libsvm(b"".join(part.data for part in parts.parts), parts.complete, files)
         rows = _total_rows(files, sample, parts.stored_bytes)
         sample = replace(sample, total_rows=rows, encoding=encoding, records=records)
+    if sample.frame.height == 0 and sample.unreadable.count:
+        raise DataError(
+            f"{files[0].path}: no row can be read as {kind}: {sample.unreadable.first}",
+            'write each row as an object: {"user": 7, "click": 1}' if kind == "jsonl" else "name the files of the log",
+        )
     if sample.frame.height == 0:
         raise DataError(
             f"{files[0].path}: holds no rows that can be read as {kind}", "name files with at least one row"
