@@ -54,6 +54,48 @@ def test_one_json_object_around_a_log_is_named(tmp_path: Path, indent: int | Non
         assert "orient='records', lines=True" in told.value.hint
 
 
+def test_rows_beside_the_names_of_their_columns_are_named(tmp_path: Path) -> None:
+    names, rows = ["user", "item", "click"], [[k % 9, k % 7, k % 2] for k in range(100)]
+    for split, way in (
+        (
+            {"columns": names, "index": [*range(100)], "data": rows},
+            "orient='split').to_json('log.jsonl', orient='records'",
+        ),
+        ({"header": names, "rows": rows}, 'jq -c \'.["header"] as $names | .["rows"][] | [$names, .] | transpose'),
+    ):
+        (tmp_path / "log.json").write_text(json.dumps(split))
+        with pytest.raises(DataError, match=r"log\.json: one object, with the rows as lists in `(data|rows)`") as told:
+            draft_config(tmp_path / "log.json")
+        assert "the names of their 3 columns in `" in told.value.problem
+        assert way in told.value.hint
+    (tmp_path / "log.json").write_text(json.dumps(rows))
+    with pytest.raises(
+        DataError, match=r"no row can be read as jsonl: line 1 is no JSON object\n.*write each row as an"
+    ):
+        draft_config(tmp_path / "log.json")
+
+
+@pytest.mark.parametrize("name", ["log.xlsx", "log.XLSX", "log.csv", "log.zip.csv", "log.ods"])
+def test_a_spreadsheet_is_not_to_be_unpacked(tmp_path: Path, name: str) -> None:
+    """Also a damaged one: its name says what it is, or its first member."""
+    member = b"[Content_Types].xml" if name.endswith(".csv") else b""
+    (tmp_path / name).write_bytes(b"PK\x03\x04" + bytes(26) + member + b"junk" * 100)
+    with pytest.raises(
+        DataError, match=r"is a spreadsheet, no text\n  hint: export its table as CSV, and name that file"
+    ):
+        draft_config(tmp_path / name)
+
+
+def test_old_spreadsheets_and_web_pages_are_named(tmp_path: Path) -> None:
+    (tmp_path / "log.xls").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
+    with pytest.raises(DataError, match=r"is a spreadsheet of old Excel, no text\n  hint: export its table as CSV"):
+        draft_config(tmp_path / "log.xls")
+    for head in ("<!DOCTYPE HTML>\n<html>", "\ufeff\n <html lang='en'>", "<!-- page -->\n<!doctype html>"):
+        (tmp_path / "log.csv").write_text(f"{head}<body>Index of /logs</body></html>\n" * 3)
+        with pytest.raises(DataError, match=r"log\.csv: is a web page \(HTML\), no log\n  hint: .*get the file again"):
+            draft_config(tmp_path / "log.csv")
+
+
 @pytest.mark.parametrize("head", [b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"\xff\xd8\xff\xe0\0\x10JFIF\0", b"GIF89a\1\0\1\0"])
 def test_an_image_is_no_text(tmp_path: Path, head: bytes) -> None:
     (tmp_path / "log.csv").write_bytes(head + bytes(range(256)) * 20)

@@ -290,6 +290,17 @@ def test_a_server_that_sends_no_parts_is_refused_by_name(web: WebServer) -> None
         resolve_files([f"{web.url}/b.csv"], Path(), SUFFIXES)
 
 
+def test_a_page_in_place_of_a_log_is_named(web: WebServer) -> None:
+    page = b"<!DOCTYPE HTML>\n<html><body><h1>Index of /logs</h1>\n<a href='a.csv'>a.csv</a></body></html>\n"
+    web.files |= {"/logs/": page, "/logs": page, "/private.csv": page}
+    for name in ("logs/", "logs"):
+        with pytest.raises(DataError, match=r"is a web page.*\n  hint: web servers do not list folders") as told:
+            ziggurat.draft_config(f"{web.url}/{name}")
+        assert told.value.hint.endswith(f"{web.url}/logs/FILE.csv")
+    with pytest.raises(DataError, match=r"private\.csv: is a web page.*\n  hint: open the URL in a browser"):
+        ziggurat.draft_config(f"{web.url}/private.csv")
+
+
 def test_a_query_is_no_part_of_the_name(web: WebServer) -> None:
     web.files["/a.csv.gz"] = written(log(40), "a.csv.gz")
     (file,) = resolve_files([f"{web.url}/a.csv.gz?download=1&version=2"], Path(), SUFFIXES)

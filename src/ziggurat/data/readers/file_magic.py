@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from ziggurat.core.errors import DataError
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.suffixes import COMPRESSION
+from ziggurat.data.readers.urls import UrlPath
 
 HEAD_BYTES = 512
 """Enough for the mark of a tar archive, which follows the name and the rights of its first file."""
@@ -17,6 +20,7 @@ _CODECS = {
     b"PK\x03\x04": "zip",
     b"PK\x05\x06": "zip",
 }
+_EXPORT = "export its table as CSV, and name that file"
 _IMAGE = ("an image, no text", "name the files of the log")
 _BINARY = {
     b"PAR1": ("a Parquet file", "name it .parquet and set `name: parquet` on its source, or convert it"),
@@ -33,9 +37,16 @@ _BINARY = {
     b"II*\x00": _IMAGE,
     b"MM\x00*": _IMAGE,
     b"%PDF-": ("a PDF document", "export its table as CSV"),
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": (
+        "a spreadsheet of old Excel, no text",
+        "export its table as CSV, and name that file",
+    ),
     b"ORC": ("an ORC file", "write it as Parquet or CSV"),
 }
 _TAR, _TAR_AT = b"ustar", 257
+_SHEETS = {".xlsx", ".xlsm", ".xltx", ".xlsb", ".ods"}
+_IN_SHEETS = (b"[Content_Types].xml", b"mimetypeapplication/vnd.oasis.opendocument")
+_PAGE = re.compile(rb"(?i)(?:\xef\xbb\xbf)?\s*(?:<!--[^>]*-->\s*)?<(?:!doctype\s+html|html[\s>])")
 
 
 def check_magic(file: SourceFile, head: bytes) -> None:
@@ -53,12 +64,15 @@ def check_magic(file: SourceFile, head: bytes) -> None:
     if found_codec is not None and found_codec != named_codec:
         suffix = next(suffix for suffix, codec in COMPRESSION.items() if codec == found_codec)
         stem = file.path.with_suffix("") if named_codec else file.path
+        if found_codec == "zip" and (file.path.suffix.lower() in _SHEETS or any(mark in head for mark in _IN_SHEETS)):
+            raise DataError(f"{file.path}: is a spreadsheet, no text", _EXPORT)
         as_sheet = "; if it is a spreadsheet, export it as CSV" if found_codec == "zip" else ""
         raise DataError(
             f"{file.path}: is {found_codec} data, which its name does not say",
             f"rename it, so that it is decompressed: mv '{file.path}' '{stem}{suffix}'{as_sheet}",
         )
     _check_binary(file, head, "")
+    _check_page(file, head)
     if named_codec is not None and found_codec is None:
         raise DataError(
             f"{file.path}: is no {named_codec} data, though its name ends in {file.stored.suffix}",
@@ -95,6 +109,21 @@ def _check_binary(file: SourceFile, head: bytes, within: str) -> None:
             way = f"unpack it: {_unpacking(file)}" if within else hint.format(path=file.path)
             read = "" if what.endswith("no text") else ", it is being read as text"
             raise DataError(f"{file.path}: is {what}{within}{read}", way)
+
+
+def _check_page(file: SourceFile, head: bytes) -> None:
+    """Rejects a web page, which servers send in place of a folder, or of a file that they do not give to everyone."""
+    if not _PAGE.match(head):
+        return
+    if not isinstance(file.path, UrlPath):
+        hint = "it may be what a web server sent in place of the file: get the file again"
+    elif file.format_suffix:
+        hint = "open the URL in a browser: the server may ask to log in; name a file that it gives to everyone"
+    else:
+        hint = (
+            f"web servers do not list folders: name each file of the log, as in {str(file.path).rstrip('/')}/FILE.csv"
+        )
+    raise DataError(f"{file.path}: is a web page (HTML), no log", hint)
 
 
 def _codec(head: bytes) -> str | None:
