@@ -20,6 +20,7 @@ from ziggurat.data.inference.nested import (
 from ziggurat.data.inference.plain_numbers import EXACT_FLOAT, all_whole
 from ziggurat.data.readers.json_lines.cells import is_list_of_lists
 from ziggurat.data.readers.json_lines.paths import Object, Steps, find_steps
+from ziggurat.data.readers.json_lines.repeated_keys import RepeatedKey
 
 _FEW_KEYS = 64
 """An object with more keys than this is taken for a map, whose rare keys become no columns."""
@@ -63,7 +64,7 @@ class _Walk:
         self._inside: set[Steps] = set()
         self._lists: dict[Steps, dict[int, list[Any]]] = {}
         self._left_out: dict[str, str] = {}
-        self._too_many = False
+        self._repeated: dict[Steps, int] = {}
 
     def object(self, row: int, value: Object, steps: Steps, lists: list[dict[Steps, list[Any]]]) -> None:
         """Collects the values of an object; those of objects in lists go into the last of ``lists``."""
@@ -74,6 +75,8 @@ class _Walk:
     def _value(self, row: int, value: Any, steps: Steps, lists: list[dict[Steps, list[Any]]]) -> None:
         if len(steps) > MOST_DEPTH:
             self._left_out[".".join(steps[:MOST_DEPTH])] = f"nested more than {MOST_DEPTH} levels deep"
+        elif isinstance(value, RepeatedKey):
+            self._repeated[steps] = self._repeated.get(steps, 0) + 1
         elif isinstance(value, dict):
             self._inside.add(steps)
             self.object(row, cast("Object", value), steps, lists)
@@ -139,6 +142,8 @@ class _Walk:
         """Returns the columns, in the order in which their keys first appear."""
         self._fill_lists()
         left_out, notes, series = self._left_out, dict[str, str](), list[pl.Series]()
+        for steps, count in self._repeated.items():
+            left_out[".".join(steps)] = f"its key stands more than once in {count:,} objects: keep one of its values"
         keys_in = Counter(steps[:-1] for steps in self._found)
         rare: Counter[Steps] = Counter()
         taken: Counter[Steps] = Counter()
@@ -155,6 +160,8 @@ class _Walk:
                 continue
             if not name.strip():
                 left_out[name] = "a key without a name"
+                continue
+            if any(steps[:end] in self._repeated for end in range(1, len(steps))):
                 continue
             if steps in self._inside:
                 left_out[name] = "an object in some rows, and a value in others"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -10,8 +10,12 @@ from typing import Any, cast
 
 from ziggurat.data.inference.text_sample import TextParts
 from ziggurat.data.readers.csv.dialect import Dialect
+from ziggurat.data.readers.json_lines.repeated_keys import load_json, repeated_paths
 from ziggurat.data.readers.rejection_reasons import reason_kind
 from ziggurat.data.readers.text.records import Records
+
+_FEW_REPEATED = 0.05
+"""The largest share of the rows that are set aside for a key that they repeat; the column is left out beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +92,36 @@ def _at(problem: str, line: int | None, file: PurePath, name_file: bool) -> str:
 
 
 def readable_objects(sample: TextParts) -> tuple[list[dict[str, Any]], Unreadable]:
-    """Returns the JSON objects of some lines, and the lines that are none."""
+    """Returns the JSON objects of some lines, and the lines that are none, or repeat a key that few lines repeat.
+
+    Keys that many lines repeat are kept, as :class:`~ziggurat.data.readers.json_lines.repeated_keys.RepeatedKey`.
+    """
     objects: list[dict[str, Any]] = []
-    count, first = 0, ""
+    broken: list[tuple[int, str]] = []
+    repeated: dict[int, tuple[int, str, frozenset[str]]] = {}
     name_files = len({part.file for part in sample.parts}) > 1
+    number = 0
     for part in sample.parts:
         for line, text in enumerate(part.data.split(b"\n"), 1):
             if not text.strip():
                 continue
+            number += 1
+            keys: list[str] = []
             try:
-                value, problem = json.loads(text), "is no JSON object"
+                value, problem = load_json(text, keys), "is no JSON object"
             except (ValueError, RecursionError):
                 value, problem = None, "is no JSON"
-            if isinstance(value, dict):
-                objects.append(cast("dict[str, Any]", value))
+            line_number = line if part.starts_file else None
+            if not isinstance(value, dict):
+                broken.append((number, _at(problem, line_number, part.file, name_files)))
                 continue
-            first = first or _at(problem, line if part.starts_file else None, part.file, name_files)
-            count += 1
-    return objects, Unreadable(count, first)
+            if keys:
+                where = _at(f"has the key {keys[0]!r} more than once", line_number, part.file, name_files)
+                repeated[len(objects)] = (number, where, frozenset(repeated_paths(value)))
+            objects.append(cast("dict[str, Any]", value))
+    lines_of = Counter(path for _, _, paths in repeated.values() for path in paths)
+    few = {path for path, count in lines_of.items() if count <= _FEW_REPEATED * len(objects)}
+    dropped = {row for row, (_, _, paths) in repeated.items() if paths & few}
+    broken += [repeated[row][:2] for row in dropped]
+    kept = [each for row, each in enumerate(objects) if row not in dropped] if dropped else objects
+    return kept, Unreadable(len(broken), min(broken)[1] if broken else "")

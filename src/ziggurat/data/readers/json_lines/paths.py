@@ -14,6 +14,7 @@ import pyarrow as pa
 from ziggurat.core.errors import shorten
 from ziggurat.data.readers.cells.text import RejectedCell
 from ziggurat.data.readers.columnar.paths import splits
+from ziggurat.data.readers.json_lines.repeated_keys import REPEATED_KEY, RepeatedKey
 from ziggurat.data.readers.rejection_reasons import rejection_reason
 
 WRONG_JSON = "wrong JSON type"
@@ -42,18 +43,26 @@ def look_up(value: Any, steps: Steps) -> Any:
     """Returns the value that ``steps`` lead to; null where a key is absent.
 
     Raises:
-        RejectedCell: a step leads into a value that is no object.
+        RejectedCell: a step leads into a value that is no object, or to a key that its object repeats.
     """
     for position, step in enumerate(steps):
         if value is None:
             return None
+        _check_once(value)
         if isinstance(value, list):
             return [look_up(element, steps[position:]) for element in cast("list[Any]", value)]
         if not isinstance(value, dict):
             received = f"received {shorten(value)}, an object with the key {step!r} is declared"
             raise RejectedCell(rejection_reason(WRONG_JSON, received, "correct the row, or the feature's `column`"))
         value = cast("Object", value).get(step)
+    _check_once(value)
     return value
+
+
+def _check_once(value: Any) -> None:
+    if isinstance(value, RepeatedKey):
+        received = f"received the key {shorten(value.key)} more than once in an object"
+        raise RejectedCell(rejection_reason(REPEATED_KEY, received, "keep one of its values"))
 
 
 def nested_type(
@@ -68,7 +77,7 @@ def nested_type(
     """
     if depth > _MOST_DEPTH:
         return None
-    present = [value for value in values if value is not None]
+    present = [value for value in values if value is not None and not isinstance(value, RepeatedKey)]
     kinds = set(map(type, present))
     if kinds == {list}:
         element = nested_type((each for value in present for each in value), columns, depth + 1)

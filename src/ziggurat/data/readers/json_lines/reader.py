@@ -1,4 +1,5 @@
-"""Reads JSON lines: one object per line. A missing key is a missing value; a malformed line is a bad row.
+"""Reads JSON lines: one object per line. A missing key is a missing value; a malformed line is a bad row, and so is one
+with a key twice that a column is read from.
 
 pyarrow parses lines whose values have the JSON types seen at the head of the file;
 :mod:`ziggurat.data.readers.cells.typed` then converts them to the types of the schema. Other lines are parsed one by
@@ -8,7 +9,6 @@ one.
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -30,6 +30,7 @@ from ziggurat.data.readers.columnar.paths import steps_type, take_steps
 from ziggurat.data.readers.json_lines.cells import convert_json, convert_vector
 from ziggurat.data.readers.json_lines.paths import Steps, find_steps, look_up, nested_type
 from ziggurat.data.readers.json_lines.records_kind import RecordsKind
+from ziggurat.data.readers.json_lines.repeated_keys import RepeatedKey, load_json
 from ziggurat.data.readers.reader import CellsConfig, TextConfig, TextParser
 from ziggurat.data.readers.rejection_reasons import as_text, rejection_reason
 from ziggurat.data.readers.source_files import SourceFile
@@ -175,7 +176,7 @@ def _objects(records: Records) -> Iterator[Row | str]:
     """Yields each record as an object, or as the reason why it is not one."""
     for row in range(len(records)):
         try:
-            value = json.loads(records[row].decode("utf-8", errors="surrogateescape"))
+            value = load_json(records[row].decode("utf-8", errors="surrogateescape"))
         except (ValueError, RecursionError) as error:
             yield rejection_reason(
                 MALFORMED,
@@ -236,7 +237,7 @@ def _other_columns(head: Sequence[Row], schema: RawSchema) -> tuple[RawColumn, .
     declared = {int: ValueType.INTEGER, float: ValueType.FLOAT, str: ValueType.TEXT, bool: ValueType.TEXT}
     columns: list[RawColumn] = []
     for name in dict.fromkeys(key for row in head for key in row if key not in schema.names):
-        kinds = {type(row[name]) for row in head if row.get(name) is not None}
+        kinds = {type(row[name]) for row in head if row.get(name) is not None} - {RepeatedKey}
         kind = float if kinds == {int, float} else next(iter(kinds)) if len(kinds) == 1 else None
         if kind in declared:
             columns.append(RawColumn(name, declared[kind]))
