@@ -369,6 +369,7 @@ def test_a_unit_that_is_not_read_is_named(tmp_path: Path, unit: int, start: floa
 
 def test_durations_and_ids_are_no_times() -> None:
     assert not profile("watch_time", [30_000 + k * 37 % 9_000 for k in range(4_000)]).unread_time
+    assert not profile("views_at_signup", [8_000 + k * 37 % 9_000 for k in range(4_000)]).unread_time
     assert not profile("item_id", [28_000_000 + 17 * k for k in range(4_000)]).unread_time
     assert not profile("price", [33_000.5 + k * 37 % 9_000 for k in range(4_000)]).unread_time
 

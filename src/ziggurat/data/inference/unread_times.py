@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from ziggurat.data.inference.times import FIRST, LAST, PARSED, ZONES, first_cell, grows, number_times, text_times
-from ziggurat.data.inference.words import GROUP_WORDS, ID_WORDS, TIME_WORDS, words
+from ziggurat.data.inference.words import GROUP_WORDS, ID_WORDS, QUANTITY_WORDS, TIME_WORDS, words
 
 _ZONE = r"\s*\(?\b([A-Z]{3,4})\)?$"
 _OTHER_MONTHS = (  # how months begin in German, French, Spanish, Italian, Portuguese, Dutch, Polish, Russian
@@ -31,13 +31,13 @@ _LOOKS = (
 )
 """Texts that are likely times, whether they can be read or not."""
 _MOSTLY = 0.95
-_MOSTLY = 0.95
 _LEAST_TIMES = 3
 """Different cells from which on text or numbers that cannot be read may look like times."""
 
 _DAY = 86_400.0
 _IDS = GROUP_WORDS | ID_WORDS
 _POINT_WORDS = TIME_WORDS - {"time"}
+_OTHER_WORDS = QUANTITY_WORDS - {"days", "hours", "minutes", "since"}
 _EVENT_WORDS = frozenset({"click", "created", "epoch", "event", "impression", "log", "request", "row", "unix", "view"})
 
 
@@ -125,4 +125,6 @@ def unread_number_times(values: pl.Series, minimum: float, maximum: float) -> st
 
 def _is_named(named: frozenset[str]) -> bool:
     """Whether a name is that of a point in time; ``time`` alone may be how long something takes."""
+    if named & _OTHER_WORDS:
+        return False
     return bool(named & _POINT_WORDS) or ("time" in named and named - {"time"} <= _EVENT_WORDS)
