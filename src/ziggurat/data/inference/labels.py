@@ -55,8 +55,11 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
     positives = None if binary else missing_negatives(profiles)
     may_be = None if binary else _may_be_label(profiles)
     if may_be is not None:
-        otherwise = f"if each row is a positive, {positives[1]}" if positives is not None else f"columns: {names}"
-        raise ConfigError(f"{path}: no column looks like a label by its name; {may_be[0]}", f"{may_be[1]}; {otherwise}")
+        otherwise = f"if each row is a positive, {positives[1]}; " if positives is not None else ""
+        raise ConfigError(
+            f"{path}: no column looks like a label by its name; {may_be[0]}",
+            f"{may_be[1]}; {otherwise}columns: {names}",
+        )
     if positives is not None:
         raise ConfigError(
             f"{path}: no column looks like a label: {positives[0]}",
