@@ -15,8 +15,9 @@ from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference
 
 NUMERIC_BINS = 64
 """Intervals of a number's ranks, and of the curve that embeds it."""
-MANY_ROWS = 150_000
-"""Training rows from which on Wukong's gains outweigh what it learns by heart."""
+MANY_ROWS = 50_000
+"""Training rows from which on the cross layers of DCN-V2, with a penalty on the vectors, learn more than they know by
+heart."""
 _AVERAGED_ROWS = 200_000
 """Most rows of all tables together that a moving average reads at each step."""
 _LONG_EPOCH = 250
@@ -47,19 +48,23 @@ def model_lines(found: Inference) -> Iterator[str]:
     numbers = sum(feature.kind == "numeric" for feature in found.features)
     probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
     batch, rows = batch_rows(found), _training_rows(found)
+    many = rows >= MANY_ROWS
+    rate = "0.05" if many else "0.02"
     yield "embeddings:"
     yield "  dim: 16"
     if probabilities:
         eps = f"{0.1 / batch:.0e}".replace("e-0", "e-")
         yield "  # eps: a tenth of a positive row's gradient, so that the small gradients of many negatives stay small"
-        yield f"  optimizer: {{name: rowwise_adagrad, lr: 0.02, eps: {eps}}}"
+        yield f"  optimizer: {{name: rowwise_adagrad, lr: {rate}, eps: {eps}}}"
     else:
-        yield "  optimizer: {name: rowwise_adagrad, lr: 0.02}"
+        yield f"  optimizer: {{name: rowwise_adagrad, lr: {rate}}}"
+    if many:
+        yield "  l2: 0.003  # keeps ids with few rows near 0"
     if numbers:
         yield f"  numeric_bins: {NUMERIC_BINS}  # each number is embedded along a curve of so many pieces"
-    chosen, reason = _model(found, rows)
+    chosen, settings, reason = _model(found, rows)
     others = ", ".join(name for name in reversed(model_names()) if name != chosen)
-    yield f"model: {{name: {chosen}}}  # {reason}; or {others}: docs/models.md"
+    yield f"model: {{name: {chosen}{settings}}}  # {reason}; or {others}: docs/models.md"
     yield "optimizer: {name: adam, lr: 0.001}  # for everything except the embedding tables"
     yield "training:"
     yield f"  batch_size: {batch}"
@@ -78,14 +83,14 @@ def model_lines(found: Inference) -> Iterator[str]:
         yield "  start_at_base_rate: true  # the first prediction is the share of positives, not 1/2"
 
 
-def _model(found: Inference, rows: int) -> tuple[str, str]:
-    """Returns the model's name and the reason for it."""
+def _model(found: Inference, rows: int) -> tuple[str, str, str]:
+    """Returns the model's name, its settings and the reason for it."""
     used = [feature for feature in found.features if feature.kind]
-    if 2 * sum(feature.kind in {"numeric", "vector"} for feature in used) > len(used):
-        return "dcn_v2", "most features are numbers, which its cross layers multiply"
     if rows >= MANY_ROWS:
-        return "wukong", "many rows of ids"
-    return "deepfm", f"fewer than {MANY_ROWS:,} rows, of which larger models learn much by heart"
+        return "dcn_v2", ", deep: {dropout: 0.2}", f"{MANY_ROWS:,} training rows or more"
+    if 2 * sum(feature.kind in {"numeric", "vector"} for feature in used) > len(used):
+        return "dcn_v2", "", "most features are numbers, which its cross layers multiply"
+    return "deepfm", "", f"fewer than {MANY_ROWS:,} training rows"
 
 
 def _training_rows(found: Inference) -> int:

@@ -60,7 +60,7 @@ class EmbeddingsConfig(Config):
     init_std: float = pydantic.Field(default=0.01, ge=0)
     """Standard deviation of the normal initial weights."""
     l2: float = pydantic.Field(default=0.0, ge=0)
-    """Adds l2/2 * (squared norm of the vectors that reach the model, per row of the batch) to the loss."""
+    """Adds l2/2 * (squared norm of the vectors that reach the model from tables, per row of the batch) to the loss."""
     dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
     """Share of the elements of those vectors that is zeroed during training."""
     numeric_bins: int | None = pydantic.Field(default=None, ge=1, le=1024)

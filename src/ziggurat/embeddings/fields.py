@@ -45,7 +45,11 @@ def total_flops(costs: Sequence[FieldCost]) -> int:
 
 class Fields(nn.Module):
     """Computes emb_BFD from the rows of every feature. Its parameters are dense; none exist if ``layout.direct``
-    and no number becomes a field."""
+    and no number becomes a field.
+
+    Attributes:
+        of_rows: the number of fields that are made of rows of tables; those of numbers follow.
+    """
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
@@ -69,6 +73,7 @@ class Fields(nn.Module):
                 if source.group is not None
             }
         )
+        self.of_rows = len(layout.fields) - len(layout.numbers)
         self._places = [layout.schema.dense.index(name) for name in layout.numbers]
         self.numbers = (
             PiecewiseLinearEmbedding(len(layout.numbers), layout.bins, layout.dim) if layout.numbers else None

@@ -49,14 +49,15 @@ class DensePart(nn.Module):
     def forward(
         self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Returns columns_BC (float32; see :class:`Outputs`) and the vectors emb_BFD that they were computed from."""
+        """Returns columns_BC (float32; see :class:`Outputs`), and of the vectors that they were computed from emb_BFD,
+        those that are made of rows of tables."""
         emb_BFD = self.fields(rows, masks, dense_BF)
         with torch.autocast(dense_BF.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             logits_BT = self._call(dense_BF, self._thinned(emb_BFD))
         if self._origin is not None:
             hint = "it returned the right shape for a few rows, but not for this batch"
             check_shape(f"{self._origin.title}: forward", self._origin, logits_BT, len(dense_BF), hint)
-        return self.outputs(logits_BT.float()), emb_BFD
+        return self.outputs(logits_BT.float()), emb_BFD[:, : self.fields.of_rows]
 
     def _thinned(self, emb_BFD: Tensor) -> Tensor:
         return F.dropout(emb_BFD, self._dropout, self.training) if self._dropout else emb_BFD
@@ -93,7 +94,7 @@ class Recommender(nn.Module):
         *,
         trains_tables: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Returns columns_BC (float32) and the vectors emb_BFD that they were computed from.
+        """Returns columns_BC (float32), and of the vectors that they were computed from emb_BFD, those of tables' rows.
 
         Args:
             batch: the batch to predict.
