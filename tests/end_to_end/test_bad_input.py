@@ -102,7 +102,7 @@ def test_a_bad_cell_is_quarantined_and_the_rest_prepared(
     edit(folder / "log.csv", 7, cell(column, text))
     write_config(folder, data__on_bad_row="quarantine")
     assert run_command("prepare", "exp.yaml") == 0
-    assert "1 row set aside" in capsys.readouterr().out
+    assert "1 row set aside in " in capsys.readouterr().err
     quarantine = next(folder.glob("prepared/*/quarantine.jsonl")).read_text().splitlines()
     assert len(quarantine) == 1
     assert f'"line": 7, "column": "{column}"' in quarantine[0]

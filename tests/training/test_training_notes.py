@@ -116,6 +116,18 @@ def test_a_history_that_holds_its_own_row_is_noted(make_experiment: MakeExperime
     assert "holds the row’s own" in page or "holds the row&#x27;s own" in page or "holds the row's own" in page
 
 
+def test_rows_that_were_set_aside_are_noted(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    """By training that prepares, and by another that finds the data prepared."""
+    log = tmp_path / "log.csv"
+    log.write_text(log.read_text(encoding="utf-8") + "u1,x,3,1,2,1,0,9,bad item\n", encoding="utf-8")
+    experiment = make_experiment(training__max_steps=2, data__on_bad_row="quarantine")
+    for run in ("first", "second"):
+        progress = TrainingNotes()
+        api.train(experiment, run, prepared="prepared", progress=progress)
+        assert progress.notes == [f"1 row set aside in {Path('prepared/quarantine.jsonl')}"]
+    assert "bad item" in Path("prepared/quarantine.jsonl").read_text(encoding="utf-8")
+
+
 def test_a_feature_of_the_labels_column_is_noted(make_experiment: MakeExperiment) -> None:
     features = [*config_values(Path())["features"], {"name": "hint", "column": "click", "kind": "numeric"}]
     progress = TrainingNotes()

@@ -39,6 +39,3 @@ def command(
         dataset = api.prepare(experiment, folder=prepared, progress=progress, ray=ray)
     rows = {name: split["rows"] for name, split in dataset.manifest["splits"].items()}
     typer.echo(f"{dataset.folder}: " + ", ".join(f"{count:,} {name}" for name, count in rows.items()) + " rows")
-    quarantined = dataset.manifest["quarantined"]["rows"]
-    if quarantined:
-        typer.echo(f"{quarantined:,} row{'s' * (quarantined != 1)} set aside in {dataset.folder / 'quarantine.jsonl'}")

@@ -10,7 +10,7 @@ from ziggurat.core.statistics import load_features
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.readers.frame.reader import Frame
 from ziggurat.features.preparation.leaks import leaks
-from ziggurat.features.preparation.prepare import dataset_fingerprint
+from ziggurat.features.preparation.prepare import QUARANTINE, dataset_fingerprint
 from ziggurat.features.preparation.prepare import prepare as prepare_dataset
 from ziggurat.features.preparation.ray_cluster import RayCluster
 from ziggurat.training.experiment import Experiment, as_experiment
@@ -26,7 +26,8 @@ def prepare(
 ) -> Dataset:
     """Returns the encoded dataset of an experiment, and prepares it first if it does not exist.
 
-    Histories that seem to tell the label (:mod:`~ziggurat.features.preparation.own_ids`) are noted in either case.
+    Rows that were set aside, and what seems to tell the label (:mod:`~ziggurat.features.preparation.leaks`), are noted in
+    either case.
 
     Args:
         experiment: the experiment, or its YAML file; its ``data`` and ``features`` sections decide the dataset.
@@ -55,6 +56,9 @@ def prepare(
     progress = progress or Silent()
     cluster = None if ray is None else RayCluster(ray)
     dataset = Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress, cluster, frame))
+    rejected = dataset.quarantined_rows
+    if rejected:
+        progress.note(f"{rejected:,} row{'s' * (rejected != 1)} set aside in {dataset.folder / QUARANTINE}")
     for warning in leaks(experiment.features, experiment.data.labels, load_features(dataset.folder)):
         progress.note(warning)
     return dataset
