@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import ziggurat
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.encoded.manifest import SPLITS
-from ziggurat.data.readers.frame.table import as_table
+from ziggurat.data.readers.frame.table import frame_table
 
 ROWS = 600
 
@@ -140,8 +142,12 @@ def test_what_is_no_frame_is_refused(tmp_path: Path) -> None:
     experiment = ziggurat.init(table(), "click")
     for rows, message in [
         (5, r"frame: received 5 \(int\)"),
-        ({"a": [1, "x"]}, "frame: no table can be made of this dict"),
-        ({"a": [1], "b": [1, 2]}, "frame: no table can be made of this dict"),
+        ({"a": [1, "x"]}, r"frame, column 'a': holds values of several types: int \(1\) and str \('x'\)"),
+        ({"a": [1], "b": [1, 2]}, "frame: column 'a' has 1 values, column 'b' 2"),
+        ({"a": 5}, r"frame, column 'a': received 5 \(int\)"),
+        ([{"a": 1}, 5], r"frame, row 2: received 5 \(int\) in a list of dictionaries"),
+        (pl.Series([1, 2]), r"frame: received shape: .* \(Series\)"),
+        (pl.scan_csv(tmp_path / "none.csv"), "frame: no table can be made of this LazyFrame"),
         (table().slice(0, 0), "frame: holds no rows"),
         (pa.Table.from_arrays([pa.array([1])] * 2, ["x", "x"]), "frame: holds column 'x' more than once"),
         (table().drop_columns(["geo"]), "frame: no column 'geo"),
@@ -158,6 +164,78 @@ def test_what_is_no_frame_is_refused(tmp_path: Path) -> None:
         ziggurat.prepare(experiment, tmp_path / "out", tmp_path / "other")
 
 
+BIG = [2**70 + k % 9 for k in range(ROWS)]
+MIXED = [k if k % 2 else "a" for k in range(ROWS)]
+ODD: dict[str, tuple[list[Any], str]] = {
+    "mixed": (MIXED, "several types: str ('a') and int (1)"),
+    "complex": ([k + 1j for k in range(ROWS)], "no column can be made: complex (1j)"),
+    "nested": ([[1] if k % 2 else {"a": 1} for k in range(ROWS)], "several types: dict ({'a': 1}) and list ([1])"),
+    "inside": ([[1, "a"]] * ROWS, "no column can be made: list ([1, 'a'])"),
+    "objects": ([...] * ROWS, "no column can be made: ellipsis (Ellipsis)"),
+    "deep": (
+        [functools.reduce(lambda inner, _: [inner], range(100_000), [1])] * 2 + [None] * (ROWS - 2),
+        "32 levels deep",
+    ),
+}
+
+
+def columns() -> dict[str, Any]:
+    return {name: table()[name].to_pylist() for name in ("user", "amount", "click")} | {"big": BIG}
+
+
+def polars_frame(values: dict[str, Any]) -> pl.DataFrame:
+    made = {name: pl.Series(each, dtype=pl.Object) if name in ODD else each for name, each in values.items()}
+    wide = pl.Series(BIG, dtype=pl.Int128)
+    return pl.DataFrame({**made, "big": wide, "lists": [[each] for each in wide]})
+
+
+def odd_pandas(values: dict[str, Any]) -> Any:
+    pd = pytest.importorskip("pandas", reason="pandas is not installed; ziggurat does not need it")
+    sparse = pd.arrays.SparseArray([float(each or 0) for each in values["amount"]])
+    return pd.DataFrame({**values, "sparse": sparse}, index=pd.Index(MIXED, name="index"))
+
+
+ODD_FRAMES = {
+    "mapping": lambda values: values,
+    "records": lambda values: [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)],
+    "polars": polars_frame,
+    "pandas": odd_pandas,
+}
+
+
+@pytest.mark.parametrize("kind", ODD_FRAMES)
+def test_an_odd_column_is_left_out_by_name(tmp_path: Path, kind: str) -> None:
+    frame = ODD_FRAMES[kind](columns() | {name: values for name, (values, _) in ODD.items()})
+    drafted = ziggurat.init(frame, "click", out=tmp_path / "exp.yaml")
+    lines = (tmp_path / "exp.yaml").read_text().splitlines()
+    for name, (_, problem) in ODD.items():
+        (line,) = (each for each in lines if f"{{column: {name}}}" in each)
+        assert "left out: holds" in line
+        assert problem in line
+    features = {feature.name: feature for feature in drafted.features}
+    assert {"user", "amount", "big"} <= features.keys()
+    assert features["big"].model_dump()["type"] == "text"
+    dataset = ziggurat.prepare(drafted, frame, tmp_path / "prepared")
+    assert dataset.schema.rows["big"] >= 9
+    if kind == "pandas":
+        assert "sparse" in features
+        assert any("{column: index}" in line for line in lines)
+    for name, (_, problem) in ODD.items():
+        with pytest.raises(DataError, match=rf"frame, column '{name}': holds .*{re.escape(problem)}\n.* hint: "):
+            ziggurat.init(frame, name)
+        values = drafted.model_dump(mode="json")
+        values["features"] += [{"name": name, "kind": "categorical"}]
+        with pytest.raises(DataError, match=rf"'{name}': .*{re.escape(problem)}\n.*or leave out of the config what is"):
+            ziggurat.prepare(ziggurat.Experiment.model_validate(values), frame, tmp_path / "other")
+
+
+def test_a_reader_that_was_read_says_so(tmp_path: Path) -> None:
+    reader = table().select(["user", "click"]).to_reader()
+    experiment = ziggurat.init(reader, "click")
+    with pytest.raises(DataError, match=r"it can be read once only\n.*reader.read_all\(\)"):
+        ziggurat.prepare(experiment, reader, tmp_path / "out")
+
+
 def test_a_large_frame_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pa.table({"user": [k % 97 for k in range(400_000)], "click": [k % 2 for k in range(400_000)]})
     monkeypatch.setattr("ziggurat.data.inference.sample.sample_table.__defaults__", (2**20,))
@@ -169,10 +247,10 @@ def test_a_hugging_face_dataset_is_read_as_selected(tmp_path: Path) -> None:
     hub = pytest.importorskip("datasets", reason="needs Hugging Face datasets, which CI does not install")
     made = hub.Dataset.from_dict({"user": [f"u{k % 7}" for k in range(300)], "click": [k % 2 for k in range(300)]})
     chosen = made.select(range(250, 50, -1))
-    assert as_table(chosen).column("user").to_pylist() == [f"u{k % 7}" for k in range(250, 50, -1)]
+    assert frame_table(chosen).table.column("user").to_pylist() == [f"u{k % 7}" for k in range(250, 50, -1)]
     dataset = ziggurat.prepare(ziggurat.init(chosen, "click"), chosen, tmp_path / "prepared")
     assert sum(dataset.split(name).rows for name in SPLITS) == 200
     with pytest.raises(DataError, match="holds several datasets: train"):
-        as_table(hub.DatasetDict({"train": made}))
+        frame_table(hub.DatasetDict({"train": made}))
     with pytest.raises(DataError, match="not in memory"):
-        as_table(made.to_iterable_dataset())
+        frame_table(made.to_iterable_dataset())

@@ -94,8 +94,32 @@ def test_rows_in_memory_in_every_form(run: Path) -> None:
     assert first.shape == (3, 1)
     np.testing.assert_array_equal(first, ziggurat.predict(run, pa.table(columns)))
     np.testing.assert_array_equal(first, ziggurat.predict(run, pl.DataFrame(columns)))
+    np.testing.assert_array_equal(first, ziggurat.predict(run, pl.LazyFrame(columns)))
+    records: list[dict[str, Any]] = pl.DataFrame(columns).to_dicts()
+    np.testing.assert_array_equal(first, ziggurat.predict(run, [{**row, "odd": object()} for row in records]))
+    with pytest.raises(DataError, match=r"row 4: received 'x' \(str\) in a list of dictionaries"):
+        ziggurat.predict(run, [*records, "x"])  # pyright: ignore[reportArgumentType]
     stream: Any = pa.RecordBatch.from_pydict(columns)  # has an Arrow stream, as pandas DataFrames have
     np.testing.assert_array_equal(first, ziggurat.predict(run, stream))
+    reader: Any = pa.table(columns).to_reader()
+    np.testing.assert_array_equal(first, ziggurat.predict(run, reader))
+    with pytest.raises(DataError, match="holds no rows any more: it can be read once only"):
+        ziggurat.predict(run, reader)
+
+
+def test_a_pandas_frame_with_odd_columns_is_predicted_without_a_warning(
+    run: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    pd = pytest.importorskip("pandas", reason="pandas is not installed; ziggurat does not need it")
+    columns: dict[Any, Any] = {"user": ["u1", "u2"], "item": [3, 4], "age": [20.0, None], 7: [1, 2], 8: [1j, "x"]}
+    columns |= {"tags": [[1, 2], []], "history": [[5], [1]]}
+    expected = ziggurat.predict(run, {str(name): values for name, values in columns.items()})
+    np.testing.assert_array_equal(ziggurat.predict(run, pd.DataFrame(columns)), expected)
+    sparse = pd.DataFrame({**columns, "age": pd.arrays.SparseArray([20.0, float("nan")])})
+    np.testing.assert_array_equal(ziggurat.predict(run, sparse), expected)
+    with pytest.raises(DataError, match=r"column 'item': holds values of several types: int \(1\) and str \('a'\)"):
+        ziggurat.predict(run, pd.DataFrame({**columns, "item": [1, "a"]}))
+    assert [str(each.message) for each in recwarn if issubclass(each.category, UserWarning)] == []
 
 
 def test_bad_rows_are_quarantined_and_the_others_keep_their_order(run: Path) -> None:
@@ -326,11 +350,9 @@ def test_parquet_rows_as_text(parquet_run: Path, suffix: str) -> None:
         assert frame["tags"][1] == "|".join(map(str, raw["tags"][1]))
 
 
-@pytest.mark.parametrize("rows", [5, "log.csv", [{"user": "u1"}], None])
+@pytest.mark.parametrize("rows", [5, "log.csv", [], ["log.csv"], None])
 def test_rows_that_are_no_table_are_refused(run: Path, rows: Any) -> None:
-    with pytest.raises(
-        DataError, match=r"received [\s\S]*pass a pyarrow Table, a polars or pandas DataFrame, or a mapping"
-    ):
+    with pytest.raises(DataError, match=r"received [\s\S]*pass a polars or pandas DataFrame, a pyarrow Table, a dict"):
         api.predict(run, rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,8 +60,8 @@ def init(rows: Any, label: str | None = None, *, name: str | None = None, out: s
     """Infers an experiment from rows in memory, or from files; it can be trained without changes.
 
     Args:
-        rows: a polars or pandas DataFrame, a pyarrow Table, a Hugging Face dataset, or anything with the Arrow C stream
-            interface; or files, as :func:`draft_config` takes them.
+        rows: a polars or pandas DataFrame, a pyarrow Table, a Hugging Face dataset, a dictionary of columns, a list of
+            dictionaries, or anything with the Arrow C stream interface; or files, as :func:`draft_config` takes them.
         label: the label's column; by default inferred from names and values.
         name: the name of the experiment.
         out: a file for the commented YAML, which gives the reasons.
@@ -106,11 +107,16 @@ def draft_config(
     from ziggurat.data.inference.roles import infer
     from ziggurat.data.inference.sample import SUFFIXES, is_sidecar, sample_table
     from ziggurat.data.readers.frame.reader import Frame
+    from ziggurat.data.readers.frame.table import is_records
     from ziggurat.data.readers.source_files import resolve_files
 
-    if not isinstance(files, str | PurePath | list | tuple):
+    if is_records(files) or not isinstance(files, str | PurePath | list | tuple):
         frame = Frame.of(files)
-        inferred = infer([frame.file], label, sample_table(frame.table))
+        if label is not None:
+            frame.check([label])
+        sample = sample_table(frame.table)
+        refused = {name: f"{each.problem}: {each.hint}" for name, each in frame.refused.items()}
+        inferred = infer([frame.file], label, replace(sample, left_out={**sample.left_out, **refused}))
         return render(inferred, name or "frame", Path(), str(schema) if schema else None)
     named = [files] if isinstance(files, str | PurePath) else files
     found = resolve_files([str(file) for file in named], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])

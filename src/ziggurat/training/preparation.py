@@ -26,14 +26,14 @@ def prepare(
 ) -> Dataset:
     """Returns the encoded dataset of an experiment, and prepares it first if it does not exist.
 
-    Rows that were set aside, and what seems to tell the label (:mod:`~ziggurat.features.preparation.leaks`), are noted in
-    either case.
+    Rows that were set aside, and what seems to tell the label (:mod:`~ziggurat.features.preparation.leaks`), are noted
+    in either case.
 
     Args:
         experiment: the experiment, or its YAML file; its ``data`` and ``features`` sections decide the dataset.
-        rows: the rows, if they are in memory: a polars or pandas DataFrame, a pyarrow Table, a Hugging Face dataset,
-            or anything with the Arrow C stream interface. Default: those of the experiment's files. A path is taken for
-            ``folder``.
+        rows: the rows, if they are in memory: a polars or pandas DataFrame, a pyarrow Table, a Hugging Face dataset, a
+            dictionary of columns, a list of dictionaries, or anything with the Arrow C stream interface. Default: those
+            of the experiment's files. A path is taken for ``folder``.
         folder: folder of the dataset; default ``prepared/NAME-xxxxxxxx``, which ends in a digest of these sections and
             the raw files.
         progress: where to show progress.

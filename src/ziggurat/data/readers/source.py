@@ -68,6 +68,7 @@ def open_source(
     """
     rules = CellRules() if isinstance(config, LibsvmSource) else config.cell_rules
     if frame is not None:
+        frame.check(column.source for column in schema.columns)
         return ColumnarReader([frame.file], frame.open, WHAT, schema, rules, block_bytes)
     if isinstance(config, FrameSource):
         raise DataError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import polars as pl
@@ -14,55 +14,61 @@ from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.columnar.paths import splits
 from ziggurat.data.readers.file_heads import check_columns
+from ziggurat.data.readers.frame.columns import COLLECTIONS, FAILURES, MOST_DEPTH, has_objects, is_deep
+from ziggurat.data.readers.frame.table import columns_of_records, frame_table, is_pandas, is_records
 from ziggurat.data.readers.table_reader import NAME
 
-Table = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]]
+Table = pa.Table | pl.DataFrame | pl.LazyFrame | Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
 
+T = TypeVar("T")
 _ONE_TYPE = "give each column values of one type, as many as every other column has"
-_FAILURES = (pa.ArrowException, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
-"""What Arrow and the libraries of data frames raise for values that they cannot convert."""
-MOST_DEPTH = 32
-_COLLECTIONS = (list, tuple, set, frozenset, dict, np.ndarray)
 
 
 def to_arrow(rows: Table, needed: RawSchema) -> pa.Table:
     """Returns the columns that are needed; others are ignored, whatever they hold.
 
     Args:
-        rows: a pyarrow Table, a polars or pandas DataFrame, or a mapping from column names to values.
+        rows: a pyarrow Table, a polars or pandas DataFrame, a polars LazyFrame, a mapping from column names to values,
+            a list of dictionaries, or anything with the Arrow C stream interface.
         needed: the columns that the features are made of.
 
     Raises:
         DataError: columns are missing, or a value cannot be held by an Arrow table; the message names row and column.
     """
-    if isinstance(rows, Mapping):
-        given = cast("Mapping[Any, Any]", rows)
-        holds = lambda name: any(first in given for first, _ in splits(name))  # noqa: E731
-        check_columns(NAME, [str(name) for name in given], needed, holds=holds)
-        columns = {_first(column.source, given): column for column in needed.columns}
-        arrays = {name: _array(given[name], column) for name, column in columns.items()}
+    given: Any = columns_of_records(rows, NAME) if is_records(rows) else rows
+    if isinstance(given, Mapping):
+        columns = {str(name): values for name, values in cast("Mapping[Any, Any]", given).items()}
+        arrays = {first: _array(columns[first], column) for first, column in _used(list(columns), needed).items()}
         return _converted(lambda: pa.table(arrays))
-    if isinstance(rows, pl.DataFrame):
-        holds = lambda name: any(first in rows.columns for first, _ in splits(name))  # noqa: E731
-        check_columns(NAME, rows.columns, needed, holds=holds)
-        frame = rows.select(list(dict.fromkeys(_first(column.source, rows.columns) for column in needed.columns)))
-        return _converted(frame.to_arrow)
-    table: Any = rows
-    if not isinstance(table, pa.Table):
-        if not hasattr(table, "__arrow_c_stream__"):
-            raise DataError(
-                f"{NAME}: received {shorten(table)} ({type(table).__name__})",
-                "pass a pyarrow Table, a polars or pandas DataFrame, or a mapping from column names to values",
-            )
-        table = _converted(lambda: pa.table(rows))
-    names: list[str] = table.column_names
+    if isinstance(given, pl.LazyFrame):
+        chosen: Any = given.select(list(_used(_converted(given.collect_schema).names(), needed)))
+    elif isinstance(given, pl.DataFrame):
+        chosen = given.select(list(_used(given.columns, needed)))
+    elif is_pandas(given):
+        names = [str(name) for name in given.columns]
+        used = _used([*names, *map(str, given.index.names)], needed)
+        chosen = given.loc[:, [name in used for name in names]]
+    else:
+        chosen = frame_table(given, NAME).table
+        chosen = chosen.select(list(_used(chosen.column_names, needed)))
+    found = frame_table(chosen, NAME)
+    found.check([column.source for column in needed.columns], NAME, "leave out the rows at fault")
+    return found.table
+
+
+def _used(names: Sequence[str], needed: RawSchema) -> dict[str, RawColumn]:
+    """Returns the columns that are needed, of these names.
+
+    Raises:
+        DataError: some are missing, all of which are named, or one occurs twice.
+    """
     holds = lambda name: any(first in names for first, _ in splits(name))  # noqa: E731
     check_columns(NAME, names, needed, holds=holds)
-    used = list(dict.fromkeys(_first(column.source, names) for column in needed.columns))
+    used = {_first(column.source, names): column for column in needed.columns}
     for name in used:
         if names.count(name) > 1:
             raise DataError(f"{NAME}: column {name!r} occurs {names.count(name)} times", "name it once")
-    return table.select(used)
+    return used
 
 
 def _first(name: str, names: Collection[Any]) -> str:
@@ -70,13 +76,13 @@ def _first(name: str, names: Collection[Any]) -> str:
     return next(first for first, _ in splits(name) if first in names)
 
 
-def _converted(convert: Callable[[], pa.Table]) -> pa.Table:
+def _converted(convert: Callable[[], T]) -> T:
     """Calls ``convert``; turns its errors into one of ours."""
     try:
         return convert()
     except MemoryError:
         raise
-    except _FAILURES as error:
+    except FAILURES as error:
         message = " ".join(str(error).split())[:300]
         raise DataError(f"{NAME}: no table can be made of them ({message})", _ONE_TYPE) from error
 
@@ -101,7 +107,7 @@ def _array(values: Any, column: RawColumn) -> pa.Array | pa.ChunkedArray:
             return pa.array([_small(value, column, row) for row, value in enumerate(values, 1)])
     except MemoryError:
         raise
-    except _FAILURES as error:
+    except FAILURES as error:
         if isinstance(error, DataError):
             raise
         raise _explained(list(values), column, error) from error
@@ -114,52 +120,33 @@ def _check_nesting(values: list[Any], column: RawColumn) -> None:
     """
     if column.many or column.vector is not None or "." in column.name:
         for row, value in enumerate(values, 1):
-            if isinstance(value, _COLLECTIONS) and _depth_exceeds(value, MOST_DEPTH):
+            if isinstance(value, COLLECTIONS) and is_deep(value, MOST_DEPTH):
                 hint = f"at most {MOST_DEPTH} lists and objects in each other are allowed"
                 raise _refused(row, column, "a deeply nested value", hint)
         return
-    if any(issubclass(kind, _COLLECTIONS) for kind in set(map(type, values))):
-        lists = [value for value in values if isinstance(value, _COLLECTIONS)]
-        if any(_is_deep(value) for value in lists) or any(
-            issubclass(kind, _COLLECTIONS)
-            for kind in set(map(type, itertools.chain.from_iterable(each for each in lists if _has_objects(each))))
+    if any(issubclass(kind, COLLECTIONS) for kind in set(map(type, values))):
+        lists = [value for value in values if isinstance(value, COLLECTIONS)]
+        if any(_is_object(value) for value in lists) or any(
+            issubclass(kind, COLLECTIONS)
+            for kind in set(map(type, itertools.chain.from_iterable(each for each in lists if has_objects(each))))
         ):
             row = next(row for row, value in enumerate(values, 1) if _is_nested(value))
             raise _refused(row, column, "a nested value", "write its fields as columns of their own")
 
 
-def _depth_exceeds(value: Any, depth: int) -> bool:
-    """Whether more than ``depth`` lists and objects are in each other."""
-    level = [value]
-    for _ in range(depth):
-        level = [
-            inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each if _has_objects(each) else ())
-            if isinstance(inner, _COLLECTIONS)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _has_objects(value: Any) -> bool:
-    return not isinstance(value, np.ndarray) or value.dtype == object
-
-
-def _is_deep(value: Any) -> bool:
+def _is_object(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, np.ndarray) and value.ndim != 1)
 
 
 def _is_nested(value: Any) -> bool:
-    return isinstance(value, _COLLECTIONS) and (
-        _is_deep(value) or (_has_objects(value) and any(isinstance(item, _COLLECTIONS) for item in value))
+    return isinstance(value, COLLECTIONS) and (
+        _is_object(value) or (has_objects(value) and any(isinstance(item, COLLECTIONS) for item in value))
     )
 
 
 def _small(value: Any, column: RawColumn, row: int) -> Any:
     """Returns a value with the whole numbers in it that int64 cannot hold as the column's type, if that can."""
-    if isinstance(value, _COLLECTIONS):
+    if isinstance(value, COLLECTIONS):
         return [_small(item, column, row) for item in value]
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         return value
@@ -198,7 +185,7 @@ def _explained(values: list[Any], column: RawColumn, error: Exception) -> DataEr
 def _fails(values: Any) -> bool:
     try:
         pa.array(values)
-    except _FAILURES:
+    except FAILURES:
         return True
     return False
 

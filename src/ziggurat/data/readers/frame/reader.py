@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,8 @@ from pyarrow import ipc
 from ziggurat.core.errors import DataError
 from ziggurat.data.readers.columnar.file import ColumnarFile, estimated_row_bytes
 from ziggurat.data.readers.columnar.paths import ColumnPath
-from ziggurat.data.readers.frame.table import NAME, as_table
+from ziggurat.data.readers.frame.columns import Refusal
+from ziggurat.data.readers.frame.table import NAME, FrameTable, check_names, frame_table
 from ziggurat.data.readers.reader import CellsConfig
 from ziggurat.data.readers.source_files import SourceFile
 
@@ -74,10 +75,12 @@ class Frame:
     Attributes:
         table: the rows.
         file: a name, and a digest of the rows.
+        refused: the columns of which no table can be made, with the reasons.
     """
 
     table: pa.Table
     file: FrameFile
+    refused: Mapping[str, Refusal]
 
     @classmethod
     def of(cls, rows: Any) -> Frame:
@@ -86,10 +89,21 @@ class Frame:
         Raises:
             DataError: no table can be made of it, or it has no rows.
         """
-        table = as_table(rows)
+        found = frame_table(rows)
+        table = found.table
+        check_names(table.column_names)
         if not table.num_rows:
             raise DataError(f"{NAME}: holds no rows", "pass a frame with at least one row")
-        return cls(table, FrameFile(Path(NAME), NAME, max(table.nbytes, 1), int(_digest(table)[:15], 16)))
+        file = FrameFile(Path(NAME), NAME, max(table.nbytes, 1), int(_digest(table)[:15], 16))
+        return cls(table, file, found.refused)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Checks that a table can be made of these columns, or of those that these paths begin with.
+
+        Raises:
+            DataError: none can be made of one; the message says what it holds.
+        """
+        FrameTable(self.table, self.refused).check(names)
 
     @contextmanager
     def open(self, file: SourceFile, dictionaries: Sequence[str] = ()) -> Generator[TableColumns]:
