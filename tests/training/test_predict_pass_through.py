@@ -217,6 +217,31 @@ def test_libsvm_rows_keep_their_label_and_fields(make_experiment: MakeExperiment
     assert [[row[0].removesuffix(".0"), *row[1:4]] for row in rows] == parts
 
 
+def test_bytes_are_written_as_they_are_read(make_experiment: MakeExperiment) -> None:
+    """As text where they are UTF-8, and as hexadecimal digits where not; a run predicts its own output alike."""
+    log = pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String})
+    key = pl.col("item").map_elements(lambda item: bytes([item, 0xFF]), pl.Binary)
+    log.with_columns(key=key).write_parquet("log.parquet")
+    source = {"name": "parquet", "files": ["log.parquet"]}
+    features = [{"name": "user", "kind": "categorical"}, {"name": "key", "kind": "categorical"}]
+    run = api.train(make_experiment(data__source=source, features=features, training__epochs=1), "run").run.folder
+    table = pq.read_table("log.parquet").slice(0, 3)
+    table = table.append_column("blob", pa.array([b"ab", b"\xff,", None]))
+    pq.write_table(table.append_column("blobs", pa.array([[b"ab", b"\xfe"], [], None])), "bytes.parquet")
+    api.predict_files(run, ["bytes.parquet"], Path("out.csv"))
+    api.predict_files(run, ["bytes.parquet"], Path("out.jsonl"))
+    rows = pl.read_csv("out.csv", schema_overrides={"blob": pl.String, "key": pl.String})
+    assert rows["blob"].to_list() == ["ab", "ff2c", None]
+    assert rows["blobs"].to_list() == ['["ab","fe"]', "[]", None]
+    assert rows["key"].to_list() == [f"{each:02x}ff" for each in table["item"].to_pylist()]
+    objects = [json.loads(line) for line in Path("out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [each["blob"] for each in objects] == ["ab", "ff2c", None]
+    assert [each["blobs"] for each in objects] == [["ab", "fe"], [], None]
+    expected = api.predict(run, table)
+    for written in (rows.select("user", "key"), pl.DataFrame(objects).select("user", "key")):
+        np.testing.assert_array_equal(api.predict(run, written), expected)
+
+
 def test_parquet_columns_that_text_cannot_hold_are_refused(make_experiment: MakeExperiment) -> None:
     log = pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String})
     log.write_parquet("log.parquet")
@@ -224,14 +249,12 @@ def test_parquet_columns_that_text_cannot_hold_are_refused(make_experiment: Make
     run = api.train(make_experiment(data__source=source, training__epochs=1), "run").run.folder
     table = pq.read_table("log.parquet").slice(0, 2)
     pq.write_table(table.append_column("blob", pa.array([b"ab", b"\xff"])), "bytes.parquet")
-    pq.write_table(table.append_column("blobs", pa.array([[b"ab"], []])), "nested.parquet")
+    pq.write_table(table.append_column("blobs", pa.array([[[b"ab"]], []])), "nested.parquet")
     for suffix in ("csv", "jsonl"):
         out = Path(f"out.{suffix}")
-        with pytest.raises(DataError, match="column 'blob' holds bytes that are not UTF-8"):
-            api.predict_files(run, ["bytes.parquet"], out)
-        with pytest.raises(DataError, match="column 'blobs' holds list<element: binary>, bytes inside it"):
+        with pytest.raises(DataError, match="column 'blobs' holds list<element: list<element: binary>>, bytes inside"):
             api.predict_files(run, ["nested.parquet"], out)
     assert not list(Path().glob("*out.*"))
     api.predict_files(run, ["bytes.parquet", "nested.parquet"], Path("out.parquet"))
     assert pq.read_table("out.parquet")["blob"].to_pylist() == [b"ab", b"\xff", None, None]
-    assert pq.read_table("out.parquet")["blobs"].to_pylist() == [None, None, [b"ab"], []]
+    assert pq.read_table("out.parquet")["blobs"].to_pylist() == [None, None, [[b"ab"]], []]

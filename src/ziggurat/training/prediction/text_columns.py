@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
 
 from ziggurat.core.errors import DataError
+from ziggurat.data.readers.arrow_compute import pc
+from ziggurat.data.readers.cells.typed import text_cells
 
 
 def check_writable(schema: pa.Schema) -> None:
@@ -18,7 +21,7 @@ def check_writable(schema: pa.Schema) -> None:
         DataError: a column cannot be written; the message names it.
     """
     for field in schema:
-        if _holds_bytes(field.type) and pt.is_nested(field.type):
+        if _holds_bytes(field.type) and pt.is_nested(_values(field.type)):
             raise DataError(
                 f"column {field.name!r} holds {field.type}, bytes inside it cannot be written as text",
                 "write .parquet, or leave the column out of the files",
@@ -42,25 +45,31 @@ def csv_frame(table: pa.Table, delimiters: Mapping[str, str]) -> pl.DataFrame:
 
 
 def json_frame(table: pa.Table) -> pl.DataFrame:
-    """Returns columns for JSON: times and decimals as text, bytes decoded.
-
-    Raises:
-        DataError: bytes are not UTF-8; the message names the column.
-    """
+    """Returns columns for JSON: times and decimals as text, bytes as they are read: text or hexadecimal digits."""
     for index, field in enumerate(table.schema):
         kind = field.type.value_type if pt.is_dictionary(field.type) else field.type
-        try:
-            if pt.is_temporal(kind) or pt.is_decimal(kind) or _holds_bytes(kind):
-                text = table.column(index).cast(kind).cast(pa.string())
-                table = table.set_column(index, field.name, text)
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"column {field.name!r} holds bytes that are not UTF-8, which cannot be written as text",
-                "write .parquet, or leave the column out of the files",
-            ) from error
+        if pt.is_temporal(kind) or pt.is_decimal(kind):
+            table = table.set_column(index, field.name, table.column(index).cast(kind).cast(pa.string()))
+        elif _holds_bytes(kind):
+            chunks = [_text_of_bytes(cells) for cells in table.column(index).cast(kind).chunks]
+            written = pa.list_(pa.string()) if pt.is_nested(kind) else pa.string()
+            table = table.set_column(index, field.name, pa.chunked_array(chunks, written))
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame
+
+
+def _values(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of the values of a list, which may be of any length, or the type itself."""
+    return kind.value_type if pt.is_list(kind) or pt.is_large_list(kind) else kind
+
+
+def _text_of_bytes(cells: pa.Array) -> pa.Array:
+    if not pt.is_nested(cells.type):
+        return text_cells(cells)
+    lengths = pc.list_value_length(cells).fill_null(0).to_numpy(zero_copy_only=False)
+    bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    return pa.ListArray.from_arrays(bounds, text_cells(cells.flatten()), mask=cells.is_null())
 
 
 def _json_column(name: str) -> pl.Expr:
