@@ -15,7 +15,7 @@ from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.run_folder.run import open_run
 
-WRITTEN = r"step-\d+: was written by another run \(id .*\); this is run "
+WRITTEN = r"step-\d+/manifest.json: was written by another run \(id .*\); this is run "
 
 
 @pytest.fixture

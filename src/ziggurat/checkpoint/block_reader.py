@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ziggurat.checkpoint.format.blocks import DAMAGED, TableRows, rows_in, tensors_in, with_prefix
-from ziggurat.checkpoint.format.manifest import WEIGHT, ManifestFile, RowBlock, check_complete
+from ziggurat.checkpoint.format.manifest import WEIGHT, ManifestFile, RowBlock
 from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, CheckpointReader, OnProgress, folder_of
 from ziggurat.checkpoint.store.store import Store
 from ziggurat.checkpoint.verified_files import read_file, read_manifest, read_needed, read_non_table_tensors
@@ -42,7 +42,6 @@ class BlockCheckpointReader(CheckpointReader):
         self.manifest = read_manifest(store, step)
         self.state = self.manifest.state
         self.chain = (*read_needed(store, self.manifest, self.manifest.needs), self.manifest)
-        check_complete(self.chain[0], store.where(folder_of(self.chain[0].step)).rstrip("/"))
 
     @property
     def bits(self) -> int:

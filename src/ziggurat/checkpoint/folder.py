@@ -99,10 +99,12 @@ class CheckpointFolder:
         Raises:
             RunFolderError: ``best.json`` is damaged, or of another run.
         """
-        if BEST_FILE not in self.store.files():
-            return self._best_from_manifests()
         place = self.store.where("", BEST_FILE)
         damage = Damage(RunFolderError, f"delete {place}: the best checkpoint is then taken from the newest manifest")
+        if BEST_FILE not in self.store.files():
+            if BEST_FILE in self.store.folders():
+                raise damage.of(place, "is a folder, not a file")
+            return self._best_from_manifests()
         values = as_object(parse_json(self.store.read("", BEST_FILE), place, damage), place, damage)
         if not _is_step(values.get("step")):
             raise damage.of(place, "does not say which step is the best")
@@ -167,12 +169,22 @@ class CheckpointFolder:
             if which == "best":
                 place = self.store.where("", BEST_FILE)
                 hint += f", or delete {place}: the best checkpoint is then taken from the newest manifest"
-            raise RunFolderError(f"{self.where}: no checkpoint of step {step}; there are {self.steps()}", hint)
+            problem = f"no checkpoint of step {step}; there are {self.steps()}"
+            missing = self.missing_file(step)
+            raise RunFolderError(f"{self.where}: {problem}" if missing is None else f"{missing}: {problem}", hint)
         problem = self._foreign_problem_of(step, self.manifest)
         if problem is not None:
-            place = self.store.where(folder_of(step))
+            place = self.store.where(folder_of(step), MANIFEST_FILE)
             raise RunFolderError(f"{place}: {problem}", "put that run's own checkpoint back, or use another one")
         return step
+
+    def missing_file(self, step: int) -> str | None:
+        """Returns ``PLACE: is missing`` for the manifest that a step's folder lacks; None if there is no folder."""
+        if folder_of(step) not in self.store.folders():
+            return None
+        place = self.store.where(folder_of(step), MANIFEST_FILE)
+        is_folder = isinstance(self.store, LocalStore) and Path(place).is_dir()
+        return f"{place}: {'is a folder, not a file' if is_folder else 'is missing'}"
 
     def foreign_problem(self, manifest: Manifest | None) -> str | None:
         """Returns what is wrong with a checkpoint of another run; None if this run wrote it, or if that is unknown."""

@@ -47,7 +47,7 @@ def read_needed(store: Store, manifest: Manifest, needs: Iterable[Reference]) ->
             ) from error
         if found.id != need.id:
             raise RunFolderError(
-                f"{store.where(folder_of(need.step))}: was written again since the checkpoint of step "
+                f"{store.where(folder_of(need.step), MANIFEST_FILE)}: was written again since the checkpoint of step "
                 f"{manifest.step}, which needs what was there before",
                 DAMAGED,
             )

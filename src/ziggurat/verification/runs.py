@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.inspect.verification import verify as verify_checkpoint_files
+from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress
 from ziggurat.planning.quantities import format_bytes
@@ -60,13 +61,19 @@ def verify_run(folder: Path, findings: Findings, progress: Progress) -> None:
     _verify_plan(run, files, findings, has_checkpoint)
     has_warm_start = has_checkpoint and run.experiment.training.warm_start is not None
     _verify_file(run, WARM_START_FILE, findings, lambda: read_warm_start(run), has_warm_start, DAMAGED.hint)
-    _verify_results(run, files, findings, has_checkpoint)
+    logged = _verify_results(run, files, findings, has_checkpoint)
     baselines = folder / BASELINES_FILE
     _verify_file(run, BASELINES_FILE, findings, lambda: read_baselines(baselines, files.run_id), False, "")
     if has_checkpoint:
         verify_checkpoints(run.checkpoints, findings.within("checkpoints/"), progress)
+        _verify_logged(run, logged, findings)
     elif (folder / RESULTS_FILE).is_file():
         findings.damaged("checkpoints", f"{folder}: training has ended, and there is no checkpoint", _NO_CHECKPOINT)
+    elif logged:
+        problem = (
+            f"{run.checkpoints.where}: there is no checkpoint, and {METRICS_FILE} records that of step {logged[-1]}"
+        )
+        findings.damaged("checkpoints", problem, _NO_CHECKPOINT)
     else:
         findings.notes.append(f"{folder}: has no checkpoint")
 
@@ -147,7 +154,8 @@ def _verify_plan(run: Run, files: RunFiles, findings: Findings, has_checkpoint: 
     _verify_file(run, ROW_ORDER_FILE, findings, lambda: read_ranks(files), False, "")
 
 
-def _verify_results(run: Run, files: RunFiles, findings: Findings, has_checkpoint: bool) -> None:
+def _verify_results(run: Run, files: RunFiles, findings: Findings, has_checkpoint: bool) -> list[int]:
+    """Verifies results and metrics; returns the steps whose checkpoints the metrics record, ascending."""
     path = run.metrics_path
     _verify_file(run, RESULTS_FILE, findings, lambda: run.results, False, "")
     restore = "restore it; only the report's curves and a sweep's times are made from it"
@@ -156,7 +164,7 @@ def _verify_results(run: Run, files: RunFiles, findings: Findings, has_checkpoin
         results, written, last = run.results, run.written_records, run.checkpoints.last()
         records, end = read_metrics_log(path, files), foreign_end(path)
     except RunFolderError:  # reported above
-        return
+        return []
     if results is None:
         findings.notes.append(f"{run.folder}: has no {RESULTS_FILE}, as training has not finished")
     is_finished = results is not None and last is not None and last >= results["steps"]
@@ -165,3 +173,32 @@ def _verify_results(run: Run, files: RunFiles, findings: Findings, has_checkpoin
         findings.damaged(METRICS_FILE, f"{path}: is not as it was written: {faults}", restore)
     if end is not None:
         findings.damaged(METRICS_FILE, f"{path}: {end}", restore)
+    return sorted({record["step"] for record in records if record["split"] == "checkpoint"})
+
+
+def _verify_logged(run: Run, logged: list[int], findings: Findings) -> None:
+    """Looks for the checkpoints that the metrics record, and that training has not deleted since.
+
+    That of the newest step is always there. Older ones may have been deleted by ``ziggurat checkpoint prune``.
+    """
+    folder = run.checkpoints
+    try:
+        steps, best = folder.steps(), folder.best()
+    except RunFolderError:  # reported above
+        return
+    kept = sorted({*logged, *steps})[-run.experiment.training.keep :]
+    for step in (step for step in logged if step not in steps):
+        missing = folder.missing_file(step)
+        recorded = f"although {METRICS_FILE} records that checkpoint"
+        name = f"checkpoints/step {step}"
+        is_best = best is not None and best["step"] == step
+        if missing is not None and (step in kept or is_best):
+            findings.damaged(name, f"{missing}, {recorded}", _OTHER_CHECKPOINT)
+        elif step == kept[-1]:
+            problem = f"{folder.store.where(folder_of(step)).rstrip('/')}: is missing, {recorded}"
+            findings.damaged(name, problem, _OTHER_CHECKPOINT)
+        elif step in kept and not is_best:  # otherwise best.json names it
+            findings.notes.append(
+                f"{folder.where}: step {step} is missing, {recorded}: somebody has deleted it, as "
+                "`ziggurat checkpoint prune` does"
+            )

@@ -26,7 +26,7 @@ from ziggurat.checkpoint.follow.changed_rows import (
     read_rows,
 )
 from ziggurat.checkpoint.format.blocks import TableRows
-from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest, Reference, check_complete
+from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest, Reference
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.verified_files import read_needed, read_non_table_tensors
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
@@ -193,7 +193,6 @@ class IncrementalReader:
     ) -> IncrementalUpdate:
         """Reads the whole chain into new tables, and compares these with the tables held."""
         needed = (*read_needed(self._store, manifest, manifest.needs), manifest)
-        check_complete(needed[0], self._store.where(folder_of(needed[0].step)).rstrip("/"), names)
         read = {name: torch.empty(manifest.tables[name].shape(WEIGHT)) for name in names}
         changed, size = ChangedRows(), without_rows.bytes
         for each in needed:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
@@ -18,6 +17,7 @@ import pydantic
 from ziggurat.checkpoint.format.quantise import Bits as Bits
 from ziggurat.checkpoint.format.quantise import row_bytes
 from ziggurat.core.errors import RunFolderError, shorten
+from ziggurat.core.schema import duplicates
 from ziggurat.core.untrusted import Damage, file_name, parse_json
 
 FORMAT_VERSION = 2
@@ -32,7 +32,7 @@ class NewerFormat(RunFolderError):
     """The manifest is of a format that this version does not know."""
 
 
-Count = Annotated[int, pydantic.Field(ge=0, lt=2**48)]
+Count = Annotated[int, pydantic.Strict(), pydantic.Field(ge=0, lt=2**48)]
 """A number of rows, bytes, columns or steps, and the id of a row."""
 
 
@@ -134,7 +134,7 @@ class Manifest(_Entry):
     needs: tuple[Reference, ...]
     policy: str
     bits: Bits
-    world_size: Count
+    world_size: Annotated[Count, pydantic.Field(ge=1)]
     tables: dict[str, TableShape]
     files: tuple[ManifestFile, ...]
     state: dict[str, Any]
@@ -146,7 +146,10 @@ class Manifest(_Entry):
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Checks that blocks are parts of tables and fit into their files, so that nothing larger is ever allocated."""
+        """Checks that values do not contradict each other.
+
+        Blocks are parts of tables and fit into their files, so that nothing larger is ever allocated.
+        """
         steps = [need.step for need in self.needs]
         if (
             (self.kind == "full") != (not steps)
@@ -154,7 +157,15 @@ class Manifest(_Entry):
             or max(steps, default=0) > self.step
         ):
             raise ValueError(f"a {self.kind} checkpoint of step {self.step} cannot need those of steps {steps[:8]}")
+        if not self.files:
+            raise ValueError("lists no files, but every checkpoint has some")
+        if twice := duplicates(file.name for file in self.files):
+            raise ValueError(f"lists the file {twice[0]!r} twice")
         for file in self.files:
+            if file.rank >= self.world_size:
+                raise ValueError(f"file {file.name!r} is of rank {file.rank}, and {self.world_size} ranks wrote it")
+            if len({block.index for block in file.blocks}) < len(file.blocks):
+                raise ValueError(f"file {file.name!r} lists two blocks of one number")
             size = 0
             for block in file.blocks:
                 shape = self.tables.get(block.table)
@@ -203,21 +214,23 @@ class Manifest(_Entry):
         if not isinstance(values, dict) or whole.get("sha256") != _digest(values):
             raise damage.of(place, "its content differs from its checksum")
         try:
-            return cls.model_validate(_from_json_floats(values))
+            found = cls.model_validate(_from_json_floats(values))
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False)[0]
             path = "".join(f"{step}." for step in first["loc"])[:-1]
             message = first["msg"].removeprefix("Value error, ")
             raise damage.of(place, f"{path}: {message}" if path else message) from None
+        if found.kind == "full":
+            _check_complete(found, place)
+        return found
 
 
-def check_complete(manifest: Manifest, place: str, tables: Collection[str] | None = None) -> None:
+def _check_complete(manifest: Manifest, place: str) -> None:
     """Checks that a full checkpoint holds as many values per table and state as its shape requires.
 
     Args:
         manifest: of a full checkpoint.
         place: where it was read, for messages.
-        tables: names of the tables to check; default: all.
 
     Raises:
         RunFolderError: a table or a state of its optimizer has too few or too many values; the message names it.
@@ -227,8 +240,7 @@ def check_complete(manifest: Manifest, place: str, tables: Collection[str] | Non
         for block in file.blocks:
             for tensor in block.bits:
                 numbers[block.table, tensor] += block.rows * block.columns[1]
-    for name in manifest.tables if tables is None else tables:
-        shape = manifest.tables[name]
+    for name, shape in manifest.tables.items():
         for tensor in (WEIGHT, *shape.states):
             found, expected = (
                 numbers[name, tensor],

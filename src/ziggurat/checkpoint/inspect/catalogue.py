@@ -97,13 +97,17 @@ class Catalogue:
     def chain_problem(self, step: int) -> str | None:
         """Returns why a checkpoint cannot be restored although its own manifest is intact; None if it can."""
         found = self.found.get(step)
-        for need in found.needs if isinstance(found, Manifest) else ():
+        if not isinstance(found, Manifest):
+            return None
+        for need in found.needs:
             base = self.found.get(need.step)
             if base is None:
                 state = "cannot be read" if need.step in self.problems else "does not exist"
                 return f"needs the checkpoint of step {need.step}, which {state}"
             if not isinstance(base, Manifest) or base.id != need.id:
                 return f"needs the checkpoint of step {need.step} as it was before it was written again"
+            if base.tables != found.tables or (need == found.needs[0]) != (base.kind == "full"):
+                return f"needs the checkpoint of step {need.step}, which has other tables or is of another kind"
         return None
 
     def restore_bytes(self, step: int) -> int:

@@ -130,7 +130,7 @@ class _FileVerifier:
             if isinstance(found, LegacyCheckpoint):
                 problems = tuple(self._legacy_problems(found))
             elif (foreign := self._catalogue.folder.foreign_problem(found)) is not None:
-                problems = (foreign,)
+                problems = (f"{self._catalogue.folder.store.where(folder_of(step), MANIFEST_FILE)}: {foreign}",)
             else:
                 problems = tuple(self._file_problems(found))
             if not problems:

@@ -226,15 +226,15 @@ class Run:
         )
         if dataset.fingerprint != pointer.fingerprint:
             raise RunFolderError(
-                f"{dataset.folder}: holds dataset {dataset.fingerprint[:12]}, "
+                f"{dataset.folder / MANIFEST_FILE}: holds dataset {dataset.fingerprint[:12]}, "
                 f"the run was trained on {pointer.fingerprint[:12]}",
                 hint,
             )
         theirs = dataset.checksum(ENCODERS)
         if None not in (theirs, pointer.encoders) and theirs != pointer.encoders:
             raise RunFolderError(
-                f"{dataset.folder}: its encoders differ from those that the run was trained with, although the config "
-                "and the raw files are the same",
+                f"{dataset.folder / MANIFEST_FILE}: its encoders differ from those that the run was trained with, "
+                "although the config and the raw files are the same",
                 hint,
             )
         return dataset
