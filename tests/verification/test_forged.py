@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from damage_kit import used_dataset, used_run
 
 from ziggurat.core.errors import ZigguratError
 from ziggurat.core.sealed import SEAL, sealed
+from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.run_folder.metrics_log import read_metrics_log
 from ziggurat.training.scaling.result import ScaleResult
 from ziggurat.verification.verify import verify
@@ -132,6 +134,44 @@ def test_a_forged_run(two_runs: tuple[Path, Path], tmp_path: Path, file: str, ve
         assert verify(folder).whole
     values = json.loads((folder / file).read_text())
     assert check(folder / file, lambda: used_run(folder), values, SEAL in values) >= 3
+
+
+CONTRADICTIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "fewer rows of a table": (
+        lambda m: m["schema"]["rows"].update(item=5),
+        r"table 'item' has 5 rows, and \d+ in the (statistics|checkpoint)",
+    ),
+    "no such kind of label": (
+        lambda m: m["schema"].update(kinds={"click": "rank"}),
+        "schema: label 'click' is 'rank', allowed are soft, regression, ordinal",
+    ),
+    "another kind of label": (
+        lambda m: m["schema"].update(kinds={"click": "regression"}),
+        "schema: kinds is {'click': 'regression'}, and that of the transform in .*encoders is {}",
+    ),
+    "levels of a binary label": (lambda m: m["schema"].update(levels={"click": [1.0]}), "which is not ordinal"),
+    "other inputs": (lambda m: m["schema"].update(dense=[]), r"schema: dense is \[\], and that of the transform in "),
+    "no inputs": (lambda m: m["schema"].pop("dense"), "lacks schema.dense"),
+    "no such feature": (lambda m: m["schema"]["tables"].update(x="item"), "a table to 'x', which is no feature"),
+    "no such table": (lambda m: m["schema"]["rows"].update(x=3), "no feature is looked up in table 'x'"),
+    "sources": (lambda m: m.update(sources=7), "sources: expected a valid array, received 7"),
+    "no checksums": (lambda m: m.pop("checksums"), "lacks checksums"),
+    "rejected rows": (lambda m: m["quarantined"].update(rows=-1), "quarantined: has -1 rows"),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_a_manifest_that_contradicts_the_dataset(two_runs: tuple[Path, Path], tmp_path: Path, case: str) -> None:
+    prepared = tmp_path / "prepared"
+    shutil.copytree(two_runs[0] / "prepared", prepared)
+    values = json.loads((prepared / "manifest.json").read_text())
+    forge, expected = CONTRADICTIONS[case]
+    forge(values)
+    (prepared / "manifest.json").write_text(json.dumps(sealed(values)))
+    problem = next(each.problem for each in verify(prepared).problems if "manifest.json: " in each.problem)
+    assert re.search(expected, problem)
+    with pytest.raises(ZigguratError, match=rf"manifest\.json: .*{expected}"):
+        evaluate(two_runs[0] / "run", prepared=prepared)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress
+from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE
 from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.world import World
@@ -68,7 +69,7 @@ def open_recommender(
         RunFolderError: there is no such checkpoint, or its dense weights are not finite.
     """
     experiment = run.experiment
-    step = None if checkpoint is None else on_first_rank(lambda: _checked_step(run, layout, checkpoint))
+    step = None if checkpoint is None else on_first_rank(lambda: _checked_step(run, layout, checkpoint, prepared))
     plan = resolve_plan(
         experiment,
         layout,
@@ -100,13 +101,14 @@ def open_recommender(
         recommender.lookup.close()
 
 
-def _checked_step(run: Run, layout: Layout, checkpoint: str | int) -> int:
+def _checked_step(run: Run, layout: Layout, checkpoint: str | int, prepared: Path | None) -> int:
     """Returns the step of a checkpoint whose tables have the sizes that memory would be allocated for.
 
     Args:
         run: the run.
         layout: the layout of the tables, whose sizes come from the run's encoders or from the dataset.
         checkpoint: ``best``, ``last`` or a step.
+        prepared: the dataset, if the layout comes from it.
 
     Raises:
         RunFolderError: there is no such checkpoint, or a size differs; the message names the table.
@@ -116,9 +118,10 @@ def _checked_step(run: Run, layout: Layout, checkpoint: str | int) -> int:
     for table in layout.tables:
         shape = saved.get(table.name)
         if shape is not None and shape[0] != table.rows:
+            source = run.folder / ENCODERS if prepared is None else prepared / MANIFEST_FILE
             raise RunFolderError(
-                f"{run.folder}: table {table.name!r} has {shape[0]:,} rows in the checkpoint of step {step:,}, its "
-                f"encoder gives {table.rows:,}",
+                f"{source}: table {table.name!r} has {table.rows:,} rows, and {shape[0]:,} in the checkpoint of step "
+                f"{step:,} of {run.folder}",
                 "restore the folder `encoders` of the run, or name the dataset that it was trained on with --prepared",
             )
     return step

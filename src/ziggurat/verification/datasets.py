@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import DataError, ZigguratError
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
-from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE, SPLITS, Split
+from ziggurat.data.encoded.manifest import DAMAGED, ENCODERS, MANIFEST_FILE, SPLITS, Split
+from ziggurat.features.dataset_schema import check_schema
 from ziggurat.features.saved_transform import TRANSFORM_FILE, SavedTransform
-from ziggurat.features.versions import DAMAGED
+from ziggurat.features.versions import DAMAGED as DAMAGED_TRANSFORM
 from ziggurat.planning.quantities import format_bytes
 from ziggurat.verification.findings import Checked, DamageReport, Findings, State
 
@@ -29,7 +30,7 @@ def verify_dataset(folder: Path, findings: Findings, progress: Progress, *, copi
         copied: whether it was copied from readers, so that its training rows are elsewhere.
     """
     dataset = findings.read(MANIFEST_FILE, lambda: Dataset(folder), has_checksum=_has_checksums)
-    verify_transform(folder / ENCODERS, findings, None if dataset is None else dataset.checksum(ENCODERS))
+    saved = verify_transform(folder / ENCODERS, findings, None if dataset is None else dataset.checksum(ENCODERS))
     if dataset is None:
         return
     if not _has_checksums(dataset):
@@ -37,7 +38,12 @@ def verify_dataset(folder: Path, findings: Findings, progress: Progress, *, copi
             f"{folder}: has format 1, without checksums of the rows: only contradictions are found; prepare it again "
             "for checksums"
         )
-    findings.read("statistics", dataset.statistics, has_checksum=lambda found: _has_checksums(dataset))
+    elif dataset.checksum(ENCODERS) is None:
+        findings.damaged(MANIFEST_FILE, f"{folder / MANIFEST_FILE}: lacks checksums.{ENCODERS}", DAMAGED.hint)
+    statistics = findings.read("statistics", dataset.statistics, has_checksum=lambda found: _has_checksums(dataset))
+    if saved is not None:
+        rows = None if statistics is None else {name: table.rows for name, table in statistics.tables.items()}
+        _verify_schema(dataset, saved, rows, findings)
     splits: list[Split] = [split for split in SPLITS if not (copied and split == "train")]
     progress.start("verify", sum(dataset.split(split).rows for split in splits), "rows")
     done = 0
@@ -47,8 +53,15 @@ def verify_dataset(folder: Path, findings: Findings, progress: Progress, *, copi
     _add_foreign(folder, dataset, findings)
 
 
-def verify_transform(folder: Path, findings: Findings, checksum: str | None) -> None:
-    """Reads the files of a saved transform and compares them with their checksums.
+def _verify_schema(dataset: Dataset, saved: SavedTransform, rows: dict[str, int] | None, findings: Findings) -> None:
+    try:
+        check_schema(dataset, saved, rows)
+    except ZigguratError as error:
+        findings.damaged(MANIFEST_FILE, error.problem, error.hint)
+
+
+def verify_transform(folder: Path, findings: Findings, checksum: str | None) -> SavedTransform | None:
+    """Reads the files of a saved transform and compares them with their checksums; returns it unless it is damaged.
 
     Args:
         folder: the transform's folder.
@@ -61,7 +74,7 @@ def verify_transform(folder: Path, findings: Findings, checksum: str | None) -> 
         has_checksum=lambda found: found.files is not None,
     )
     if saved is None:
-        return
+        return None
     if saved.files is None:  # version 1; with a recorded checksum, all files have been compared
         for table in saved.tables():
             findings.read(
@@ -69,13 +82,14 @@ def verify_transform(folder: Path, findings: Findings, checksum: str | None) -> 
                 lambda table=table: saved.encoder(table),
                 has_checksum=lambda found: False,
             )
-        return
+        return saved
     for name, recorded in saved.files.items():
         findings.read(
             f"{ENCODERS}/{name}",
-            lambda name=name, recorded=recorded: recorded.check(folder / name, DAMAGED),
+            lambda name=name, recorded=recorded: recorded.check(folder / name, DAMAGED_TRANSFORM),
             format_bytes(recorded.bytes),
         )
+    return saved
 
 
 def _has_checksums(dataset: Dataset) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.schema import Schema, duplicates
 from ziggurat.core.sealed import declared, sealed, unsealed, write_sealed_json
 from ziggurat.core.untrusted import Damage, file_name, read_json_object
@@ -34,6 +34,11 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 DAMAGED = Damage(DataError, "delete the prepared folder and run `ziggurat prepare` again")
 """What the errors about a damaged dataset look like."""
+_SCHEMA_KEYS = (
+    "dense", "categorical", "bags", "sequences", "tables", "rows", "labels", "has_weight", "has_group", "has_time",
+)  # fmt: skip
+_LABEL_KINDS = ("soft", "regression", "ordinal")
+"""The kinds of labels that are not binary."""
 _MOST_ROWS = 2**31 - 1
 """The most rows of a block."""
 
@@ -95,6 +100,8 @@ class DatasetManifest:
         splits: the files of each split.
         checksums: ``encoders`` and ``statistics`` -> checksum, as far as the dataset has them.
         quarantined: the rejected rows.
+        sources: the raw files.
+        negatives: how many negatives were sampled, if any were asked for.
     """
 
     format_version: int
@@ -104,6 +111,8 @@ class DatasetManifest:
     splits: dict[str, StoredSplit]
     checksums: dict[str, str] = field(default_factory=dict[str, str])
     quarantined: Quarantined = Quarantined()
+    sources: tuple[str, ...] = ()
+    negatives: dict[str, Any] | None = None
 
 
 def manifest(
@@ -197,8 +206,22 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], DatasetManifest]:
         )
     values = unsealed(stored, path, DAMAGED, required=version >= FORMAT_VERSION)
     found = declared(DatasetManifest, values, path, DAMAGED)
+    if version >= FORMAT_VERSION:
+        _check_keys(values, path)
     _check(found, path)
     return (stored if version < FORMAT_VERSION else sealed(values)), found
+
+
+def _check_keys(values: Mapping[str, Any], path: Path) -> None:
+    """Checks that keys are there that version 1 lacks, or without which the dataset would seem to have no such columns.
+
+    Raises:
+        DataError: one is not.
+    """
+    missing = [key for key in ("checksums",) if key not in values]
+    missing += [f"schema.{key}" for key in _SCHEMA_KEYS if key not in values["schema"]]
+    if missing:
+        raise DAMAGED.of(path, f"lacks {missing[0]}")
 
 
 def _check(found: DatasetManifest, path: Path) -> None:
@@ -209,6 +232,8 @@ def _check(found: DatasetManifest, path: Path) -> None:
     """
     if not 1 <= found.block_rows <= _MOST_ROWS:
         raise DAMAGED.of(path, f"block_rows is {found.block_rows}, allowed are 1 to {_MOST_ROWS:,}")
+    if found.quarantined.rows < 0:
+        raise DAMAGED.of(path, f"quarantined: has {found.quarantined.rows} rows")
     _check_schema(found.schema, path)
     for name in SPLITS:
         split = found.splits.get(name)
@@ -248,3 +273,15 @@ def _check_schema(schema: Schema, path: Path) -> None:
             raise DAMAGED.of(path, f"schema: does not say the table of feature {feature!r}, or its rows")
         if not 1 <= rows < 2**63:
             raise DAMAGED.of(path, f"schema: table {table!r} has {rows} rows, allowed are 1 to 2^63 - 1")
+    for table in schema.rows:
+        if table not in schema.tables.values():
+            raise DAMAGED.of(path, f"schema: no feature is looked up in table {table!r}")
+    for feature in schema.tables:
+        if feature not in schema.sparse:
+            raise DAMAGED.of(path, f"schema: gives a table to {feature!r}, which is no feature with ids")
+    for label, kind in schema.kinds.items():
+        if kind not in _LABEL_KINDS:
+            raise DAMAGED.of(path, f"schema: label {label!r} is {shorten(kind)}, allowed are {', '.join(_LABEL_KINDS)}")
+    for label in schema.levels:
+        if schema.kinds.get(label) != "ordinal":
+            raise DAMAGED.of(path, f"schema: gives levels to label {label!r}, which is not ordinal")

@@ -22,7 +22,8 @@ from ziggurat.core.files import LOCK_FILE, atomic_folder, remove
 from ziggurat.core.untrusted import is_plain_folder
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.manifest import ENCODERS
-from ziggurat.features.saved_transform import copy_transform, transform_checksum
+from ziggurat.features.dataset_schema import check_schema
+from ziggurat.features.saved_transform import SavedTransform, copy_transform, transform_checksum
 from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
 from ziggurat.training.run_folder.run import DatasetPointer, Run, open_run
 from ziggurat.training.run_folder.run_files import (
@@ -177,6 +178,7 @@ def attach_dataset(run: Run, dataset: Dataset) -> None:
             f"{encoders}: is damaged, or of another run: it differs from the encoders in {dataset.folder}",
             "delete that folder: training copies it again",
         )
+    check_schema(dataset, SavedTransform.open(encoders))
     values = DatasetPointer(str(dataset.folder.resolve()), dataset.fingerprint, checksum)
     run.files.write_json(DATASET_FILE, asdict(values))
 

@@ -26,7 +26,8 @@ from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.core.sealed import declared
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.manifest import ENCODERS, MANIFEST_FILE
-from ziggurat.features.saved_transform import SavedTransform
+from ziggurat.features.dataset_schema import check_schema
+from ziggurat.features.saved_transform import TRANSFORM_FILE, SavedTransform
 from ziggurat.features.transform import Transform
 from ziggurat.objectives.label_figures import LabelFigures
 from ziggurat.training.experiment import Experiment, parse_experiment
@@ -237,6 +238,8 @@ class Run:
                 "although the config and the raw files are the same",
                 hint,
             )
+        if (self.folder / ENCODERS / TRANSFORM_FILE).exists():
+            check_schema(dataset, SavedTransform.open(self.folder / ENCODERS, pointer.encoders))
         return dataset
 
 
