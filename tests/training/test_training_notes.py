@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from tests.training.conftest import MakeExperiment, RecordedNotes, config_values
+from ziggurat.features.preparation.deciding import NumberSeparation
 from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.objectives.task import Task
 from ziggurat.report.gather import report_run
 from ziggurat.training import api
 from ziggurat.training.constant_prediction import collapsed_tasks
+from ziggurat.training.perfect_prediction import perfect_tasks
 
 
 class TrainingNotes(RecordedNotes):
@@ -126,6 +129,67 @@ def test_rows_that_were_set_aside_are_noted(make_experiment: MakeExperiment, tmp
         api.train(experiment, run, prepared="prepared", progress=progress)
         assert progress.notes == [f"1 row set aside in {Path('prepared/quarantine.jsonl')}"]
     assert "bad item" in Path("prepared/quarantine.jsonl").read_text(encoding="utf-8")
+
+
+def test_features_that_tell_the_label_are_noted(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    """A revenue of 0 exactly where nothing was clicked, and a status; by name after preparation, and by the AUC."""
+    with (tmp_path / "log.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for number, row in enumerate(rows):
+        clicked = row["click"] == "1"
+        row |= {"revenue": str(1 + number % 9) if clicked else "0", "status": "ab"[number % 2] if clicked else "c"}
+        row |= {"known": "0" if number % 100 == 0 else row["revenue"], "row": str(number)}
+    with (tmp_path / "log.csv").open("w", encoding="utf-8", newline="") as file:
+        out = csv.DictWriter(file, rows[0])
+        out.writeheader()
+        out.writerows(rows)
+    usual = config_values(Path())["features"]
+    numbers = [{"name": name, "kind": "numeric"} for name in ("revenue", "known")]
+    ids = [{"name": name, "kind": "categorical"} for name in ("status", "row")]
+    progress = TrainingNotes()
+    api.train(make_experiment(features=[*usual, *numbers, *ids]), "run", progress=progress)
+    for name in ("revenue", "status"):
+        said = [each for each in progress.notes if f"{name!r} alone tells 'click' in every training row" in each]
+        assert len(said) == 2  # after preparation, and at the end
+    assert len([each for each in progress.notes if each.startswith("a likely leak: ")]) == 4
+    (found,) = (each for each in progress.notes if "is almost always a leak" in each)
+    assert found.startswith(("The AUC is 0.999", "The AUC is 1.00000"))
+    assert found in report_run("run", baselines=False).read_text(encoding="utf-8")
+    progress = TrainingNotes()
+    api.train(make_experiment(features=usual), "without", progress=progress)
+    assert progress.notes == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "noted"), [(200, "binary", True), (90, "binary", False), (200, "soft", False)]
+)
+def test_an_auc_near_1_needs_enough_rows(rows: int, kind: Any, noted: bool) -> None:
+    metrics = MetricSet((Task("click", kind=kind),))
+    labels = np.arange(rows) % 2
+    metrics.update(labels[:, None].astype(np.float32), labels[:, None].astype(np.float32))
+    assert bool(perfect_tasks(metrics)) == noted
+
+
+@pytest.mark.parametrize(
+    ("zeros", "ones", "tells"),
+    [
+        ([0.0] * 20, [1.0, 5.0] * 10, True),
+        ([9.0] * 20, [1.0, 5.0] * 10, True),
+        ([float("nan")] * 20, [1.0] * 20, True),
+        ([float("nan")] * 10 + [0.0] * 10, [1.0] * 20, True),
+        ([0.0] * 19, [1.0] * 19, False),
+        ([0.0] * 20, [0.0] + [1.0] * 20, False),
+        ([float("nan")] * 20, [float("nan")] * 20, False),
+        ([float("nan")] + [0.0] * 20, [float("nan")] + [1.0] * 20, False),
+    ],
+)
+def test_numbers_that_lie_apart(zeros: list[float], ones: list[float], tells: bool) -> None:
+    separation = NumberSeparation()
+    values = np.array([*zeros, *ones])
+    is_one = np.arange(len(values)) >= len(zeros)
+    for part in (slice(0, 7), slice(7, None)):
+        separation.add(values[part], [~is_one[part], is_one[part]])
+    assert separation.tells == tells
 
 
 def test_a_feature_of_the_labels_column_is_noted(make_experiment: MakeExperiment) -> None:

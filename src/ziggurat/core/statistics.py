@@ -83,6 +83,7 @@ class FeatureStatistics:
         numeric: statistics of a numeric column; None for other features.
         own_ids: of a bag or sequence, for each single-valued feature of the same table, how often it holds the row's
             own id; empty for other features, and for data that an earlier ziggurat prepared.
+        tells: the binary labels that follow from this feature alone in every training row: a likely leak.
     """
 
     name: str
@@ -95,6 +96,7 @@ class FeatureStatistics:
     unknown_share: float = 0.0
     numeric: NumericStatistics | None = None
     own_ids: dict[str, OwnIds] = field(default_factory=dict[str, OwnIds])
+    tells: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,7 @@ class _StoredFeature:
     unknown_share: float
     numeric: _StoredNumeric | None
     own_ids: dict[str, OwnIds] = field(default_factory=dict[str, OwnIds])
+    tells: tuple[str, ...] = ()
 
     def feature(self) -> FeatureStatistics:
         values = {name: getattr(self, name) for name in self.__slots__}

@@ -45,6 +45,7 @@ from ziggurat.report.plan.rows import format_ranks
 from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
+from ziggurat.training.perfect_prediction import perfect_tasks
 from ziggurat.training.placement.plan_resolution import read_plan
 from ziggurat.training.run_folder.metrics_log import read_metrics_log, record_faults
 from ziggurat.training.run_folder.run import Run, open_run
@@ -110,7 +111,7 @@ def _inputs(
         tasks = run.experiment.tasks(dataset.schema)
         comparison = compare(dataset, evaluated, ours, tasks, seed, store, progress, notes) if baselines else ours
     for metrics in list(measured.values())[:1]:  # validation, if it has rows
-        notes.extend(collapsed_tasks(metrics, run.experiment))
+        notes.extend(collapsed_tasks(metrics, run.experiment) + perfect_tasks(metrics))
     history = read_metrics_log(run.metrics_path, run.files)
     faults = record_faults(history, run.written_records)
     notes += [f"The curves are not those of the training: {faults}."] if faults else []

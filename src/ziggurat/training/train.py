@@ -35,6 +35,7 @@ from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.loop import Trainer
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.open_recommender import open_recommender
+from ziggurat.training.perfect_prediction import perfect_tasks
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender_state import restore_from
@@ -219,7 +220,7 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
         )
         figures[split] = metrics.compute()
         if split == next(iter(nonempty)):  # one split suffices
-            for sentence in collapsed_tasks(metrics, run.experiment):
+            for sentence in collapsed_tasks(metrics, run.experiment) + perfect_tasks(metrics):
                 progress.note(sentence)
     if trainer.world.leads and has_statistics(trainer.dataset.folder):
         statistics = load_features(trainer.dataset.folder)

@@ -15,9 +15,11 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import Assignment
+from ziggurat.features.config import CategoricalFeature
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation.cluster import Cluster, check_visible
+from ziggurat.features.preparation.deciding import numbers_that_tell, values_that_tell
 from ziggurat.features.preparation.label_fitting import fit_labels
 from ziggurat.features.preparation.numeric_fitting import (
     FittedNumbers,
@@ -109,13 +111,20 @@ class _Work:
 
     def table(self, name: str) -> FittedTable:
         encoding = self.plan.tables[name]
-        labels = [label.name for label in self.plan.targets.labels if label.kind == "binary"]
+        labels = self.binary_labels
         fitted = fit_table(
             encoding, self.parts, self.assignments, self.id_files[name], self.encoders, in_use=self.on_cluster
         )
         for feature, own_ids in count_own_ids(encoding, labels, self.parts, self.assignments).items():
             fitted.features[feature] = replace(fitted.features[feature], own_ids=own_ids)
+        singles = [feature for feature in encoding.features if isinstance(feature, CategoricalFeature)]
+        for feature, told in values_that_tell(singles, labels, self.parts, self.assignments).items():
+            fitted.features[feature] = replace(fitted.features[feature], tells=told)
         return fitted
+
+    @property
+    def binary_labels(self) -> list[str]:
+        return [label.name for label in self.plan.targets.labels if label.kind == "binary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,7 @@ class _Task:
 
 def _fit_locally(work: _Work) -> Iterator[FittedTable | FittedNumbers]:
     with workers(work.plan.threads, "fit") as pool:
-        numbers = pool.submit(fit_numbers, work.plan, work.parts, work.assignments)
+        numbers = pool.submit(_numbers, work)
         futures: list[Future[FittedTable]] = [pool.submit(work.table, name) for name in work.plan.tables]
         for future in futures:
             yield future.result()
@@ -147,7 +156,17 @@ def _fit_one(work: _Work, task: _Task) -> FittedTable | FittedNumbers:
     if not task.numeric:
         return work.table(task.name)
     features = [each for each in work.plan.features if each.kind == "numeric" and each.source_column == task.name]
-    return fit_numbers(replace(work.plan, features=tuple(features)), work.parts, work.assignments)
+    return _numbers(replace(work, plan=replace(work.plan, features=tuple(features))))
+
+
+def _numbers(work: _Work) -> FittedNumbers:
+    """Fits numeric features, and finds those that tell a label."""
+    fitted = fit_numbers(work.plan, work.parts, work.assignments)
+    told = numbers_that_tell(work.plan.number_columns, work.binary_labels, work.parts, work.assignments)
+    for feature in work.plan.features:
+        if feature.name in fitted.features and feature.source_column in told:
+            fitted.features[feature.name] = replace(fitted.features[feature.name], tells=told[feature.source_column])
+    return fitted
 
 
 def _merge_in_order(plan: Preparation, numbers: Iterable[FittedNumbers]) -> FittedNumbers:

@@ -1,4 +1,4 @@
-"""What tells a model the label that it is to predict: inputs made of its column, and histories with their own row."""
+"""What tells a model the label: inputs made of its column or known only after it, and histories with their own row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ def leaks(
     configs: Sequence[FeatureConfig], labels: Sequence[LabelConfig], statistics: Mapping[str, FeatureStatistics]
 ) -> list[str]:
     """Returns a sentence for each leak that the configs or the statistics of the prepared features show."""
-    return label_inputs(configs, labels) + leak_warnings(statistics)
+    of_labels = {column for label in labels for column in label.source_columns}
+    known = {config.name for config in configs if config.source_column in of_labels}  # said already
+    telling = [_telling(each) for name, each in statistics.items() if each.tells and name not in known]
+    return label_inputs(configs, labels) + telling + leak_warnings(statistics)
+
+
+def _telling(feature: FeatureStatistics) -> str:
+    return (
+        f"a likely leak: {feature.name!r} alone tells {' and '.join(map(repr, feature.tells))} in every training row. "
+        "If it is known only after the label, leave it out; if it is known when predicting, nothing is wrong"
+    )
 
 
 def label_inputs(configs: Sequence[FeatureConfig], labels: Sequence[LabelConfig]) -> list[str]:
