@@ -106,6 +106,7 @@ def test_a_history_that_holds_its_own_row_is_noted(make_experiment: MakeExperime
         out.writeheader()
         out.writerows({**row, "history": f"{row['history']}|{row['item']}".strip("|")} for row in rows)
     experiment = make_experiment(training__max_steps=4)
+    note = ""
     for _ in range(2):
         progress = TrainingNotes()
         api.prepare(experiment, progress=progress)
