@@ -33,6 +33,7 @@ class PiecewiseLinearEmbedding(Block):
         self.out_features = dense
         self.weights_FKD = nn.Parameter(torch.empty(dense, bins, dim))
         self.bias_FD = nn.Parameter(torch.zeros(dense, dim))
+        self.starts_K: Tensor
         self.register_buffer("starts_K", torch.arange(bins, dtype=torch.float32), persistent=False)
         nn.init.normal_(self.weights_FKD, std=0.01)
 

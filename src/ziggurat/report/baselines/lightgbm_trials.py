@@ -93,8 +93,8 @@ def fit_lightgbm(
     progress.finish(f"best: {settings_text(settings)}, validation {trees.measure} {loss:.4f}")
     rate = settings.get("learning_rate", LEARNING_RATE)
     description = (
-        f"{settings_text(settings)}; chosen by validation {trees.measure} ({loss:.4f}) among {len(grid)} settings, learning "
-        f"rate {rate}, early stopping after {PATIENCE} trees without gain. {trees.columns.count} columns, "
+        f"{settings_text(settings)}; chosen by validation {trees.measure} ({loss:.4f}) among {len(grid)} settings, "
+        f"learning rate {rate}, early stopping after {PATIENCE} trees without gain. {trees.columns.count} columns, "
         f"{len(used.train):,} of {len(data.train):,} training rows."
     )
     return BaselineResult("LightGBM", predictions_B, time.perf_counter() - started, settings, loss, tried, description)
