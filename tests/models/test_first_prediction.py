@@ -1,4 +1,4 @@
-"""Every model, with every head, begins near the base rate: at step 0 the normalised entropy is 1 within a few percent."""
+"""Every model, with every head, begins near the base rate: at step 0 the normalised entropy is nearly 1."""
 
 from __future__ import annotations
 
