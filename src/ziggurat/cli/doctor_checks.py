@@ -183,7 +183,26 @@ def machine_checks(folder: Path) -> Iterator[Check]:
     state = "fail" if memory_gb < 1 else "note" if memory_gb < 4 else "ok"
     yield Check("memory", state, f"{memory_gb:,.1f} GB for this process",
                 "close other programs, or raise the container's limit" if state != "ok" else "")  # fmt: skip
+    yield bf16_check()
     yield threads_check(len(os.sched_getaffinity(0)), cpu_quota(), os.environ.get("OMP_NUM_THREADS", ""))
+
+
+def bf16_check() -> Check:
+    """Tells whether this machine's processor, or its GPU, multiplies bfloat16 in hardware."""
+    try:
+        import torch
+
+        from ziggurat.training.precision import multiplies_bf16
+        from ziggurat.training.process_group import pick_device
+
+        device = pick_device("auto")
+        in_hardware = multiplies_bf16(device)
+    except Exception as error:  # noqa: BLE001 (an engine that cannot be imported has a check of its own)
+        return Check("bf16", "note", f"not known: {type(error).__name__}")
+    name = "the processor" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    if in_hardware:
+        return Check("bf16", "ok", f"{name} multiplies it in hardware: `precision: auto` takes it")
+    return Check("bf16", "note", f"{name} does not multiply it in hardware: `precision: auto` takes fp32")
 
 
 def threads_check(cores: int, quota: int | None, wanted: str) -> Check:

@@ -14,6 +14,8 @@ from ziggurat.data.ingest.address import checked_address
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.schedule import Constant, ScheduleConfig
 
+Precision = Literal["fp32", "bf16", "auto"]
+
 
 class EarlyStopping(Config):
     """Stops training when the monitored validation metric has not improved for ``patience`` evaluations."""
@@ -111,8 +113,9 @@ class TrainingConfig(Config):
     """Decay of an exponential moving average of all weights, which is then evaluated, saved and used. 0.99 averages
     over about the last 100 steps. The average often has a better AUC and calibration than any single step. Each step
     then reads every row of every table, so it suits small tables."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Precision of the dense model's arithmetic (autocast); tables and losses stay in fp32."""
+    precision: Precision = "fp32"
+    """Precision of the dense model's arithmetic (autocast); tables and losses stay in fp32. ``auto``: bf16 where the
+    device multiplies it in hardware, else fp32; the run's config records which."""
     compile: bool = False
     """Whether to torch.compile the dense model: faster steps after a first step of some ten seconds."""
     evaluate_every: int | None = pydantic.Field(default=None, ge=1)

@@ -36,6 +36,7 @@ from ziggurat.training.loop import Trainer
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.open_recommender import open_recommender
 from ziggurat.training.perfect_prediction import perfect_tasks
+from ziggurat.training.precision import chosen_precision, with_precision
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender_state import restore_from
@@ -147,6 +148,8 @@ def train(
             attach_dataset(run, dataset)
             return dataset.folder
 
+        given = experiment
+        experiment = with_precision(given, on_first_rank(lambda: chosen_precision(given, folder, device)))
         run = Run(folder, experiment)
         dataset = Dataset(on_first_rank(open_folder))
         keep_freed_memory()

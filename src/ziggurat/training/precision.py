@@ -1,0 +1,51 @@
+"""Chooses the precision of the dense part where the config says ``precision: auto``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ziggurat.core.errors import ZigguratError
+from ziggurat.training.config import Precision
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.run_folder.run import open_run
+from ziggurat.training.run_folder.run_files import CONFIG_FILE
+
+
+def with_precision(experiment: Experiment, chosen: Precision) -> Experiment:
+    """Returns the experiment with this precision of the dense part."""
+    training = experiment.training.model_copy(update={"precision": chosen})
+    return experiment.model_copy(update={"training": training})
+
+
+def chosen_precision(experiment: Experiment, folder: Path, device: torch.device) -> Precision:
+    """Returns the precision to train with: what the config says; for ``auto`` that of the run, if there is one already.
+
+    A new run takes bf16 where the device multiplies it in hardware. The run's config records what was taken, so that it
+    is evaluated and resumed with the same precision on every machine.
+
+    Args:
+        experiment: the experiment.
+        folder: the run folder, which need not exist.
+        device: the device to train on.
+    """
+    precision = experiment.training.precision
+    if precision != "auto":
+        return precision
+    if (folder / CONFIG_FILE).is_file():
+        try:
+            recorded = open_run(folder).experiment.training.precision
+        except ZigguratError:  # is reported where the run is resumed
+            recorded = "auto"
+        if recorded != "auto":
+            return recorded
+    return "bf16" if multiplies_bf16(device) else "fp32"
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Returns whether the device multiplies matrices of bfloat16 in hardware: AMX or AVX-512-BF16 of a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device)[0] >= 8
+    supported = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+    return any(bool(ask()) for ask in supported if ask is not None)

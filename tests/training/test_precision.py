@@ -1,0 +1,46 @@
+"""``precision: auto`` takes what the device multiplies in hardware, and a run keeps what it began with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.conftest import MakeExperiment
+from ziggurat.cli.doctor_checks import bf16_check
+from ziggurat.training import api, precision
+from ziggurat.training.precision import chosen_precision, multiplies_bf16
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("in_hardware", "expected"), [(True, "bf16"), (False, "fp32")])
+def test_a_run_records_what_auto_took_and_is_resumed_with_it(
+    in_hardware: bool, expected: str, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda device: in_hardware)
+    experiment = make_experiment(training__precision="auto", training__max_steps=4)
+    run = api.train(experiment, "run", stop_after=2).run
+    assert api.load_run(run.folder).experiment.training.precision == expected
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda device: not in_hardware)
+    resumed = api.train(experiment, "run")
+    assert resumed.step == 4
+    assert api.load_run(run.folder).experiment.training.precision == expected
+    same = api.train(make_experiment(training__precision=expected, training__max_steps=4), "stated")
+    assert resumed.results is not None
+    assert same.results is not None
+    assert resumed.results["figures"] == same.results["figures"]
+
+
+def test_a_stated_precision_is_taken_as_it_is(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    for stated in ("fp32", "bf16"):
+        assert chosen_precision(make_experiment(training__precision=stated), tmp_path, CPU) == stated
+
+
+def test_doctor_tells_what_auto_would_take() -> None:
+    found = bf16_check()
+    taken = "bf16" if multiplies_bf16(CPU) else "fp32"
+    if not torch.cuda.is_available():
+        assert found.state == ("ok" if taken == "bf16" else "note")
+        assert found.found.startswith("the processor")
