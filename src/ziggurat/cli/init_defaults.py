@@ -79,6 +79,8 @@ def model_lines(found: Inference) -> Iterator[str]:
         decay = 0.995 if steps >= _LONG_EPOCH // 2 else 0.99
         steps_back = round(1 / (1 - decay))
         yield f"  weight_average: {decay}  # the mean of the last {steps_back} steps' weights is evaluated and used"
+    if many:
+        yield "  precision: auto  # bf16 where this machine multiplies it in hardware"
     if any(label.kind == "binary" for label in found.labels):
         yield "  start_at_base_rate: true  # the first prediction is the share of positives, not 1/2"
 
