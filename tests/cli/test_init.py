@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 import typer.testing
 
+from ziggurat.cli.drafts.text import feature_name, scalar
 from ziggurat.cli.init import experiment_name
-from ziggurat.cli.init_yaml import feature_name, scalar
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.synthetic.config import GeneratorConfig

@@ -1,6 +1,6 @@
 """The names that ``init`` reads from the source are those of the list."""
 
-from ziggurat.cli.model_names import model_names
+from ziggurat.cli.drafts.model_names import model_names
 from ziggurat.core.parts import built_in_names
 from ziggurat.models.build import ModelConfig
 

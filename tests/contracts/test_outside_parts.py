@@ -301,5 +301,5 @@ def _features(chosen: Experiment) -> tuple[Any, Any]:
     return chosen.features, chosen.data.targets
 
 
-def _given(rows: Any, masks: Any) -> torch.Tensor:
+def _given(rows: Any, masks: Any, dense_BF: Any) -> torch.Tensor:
     return torch.zeros(30, 4, 8)

@@ -53,7 +53,7 @@ def check_lookups(device: torch.device) -> None:
                     torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-6)
                     with pytest.raises(FeatureError, match=message):
                         rows = lookup.finish(lookup.start(batch.to(device)))
-                        lookup.fields(rows.by_feature, rows.masks).sum().backward()
+                        lookup.fields(rows.by_feature, rows.masks, batch.dense_BF.to(device)).sum().backward()
                         lookup.check_ids()
                     assert bool(torch.isfinite(lookup(make_batch(2, 40).to(device))).all())
 

@@ -21,7 +21,7 @@ from ziggurat.data.readers.arrow.reader import open_arrow
 from ziggurat.data.readers.blocks import Position, RawBlock
 from ziggurat.data.readers.columnar.paths import plain_lists, take_steps
 from ziggurat.data.readers.columnar.rows import ColumnarRows
-from ziggurat.data.readers.frame.table import as_table
+from ziggurat.data.readers.frame.table import frame_table
 from ziggurat.data.readers.parquet.reader import open_parquet
 from ziggurat.data.readers.source import open_source
 from ziggurat.data.readers.source_files import resolve_files
@@ -169,7 +169,7 @@ def test_pandas_frames_are_read_as_they_are_meant(tmp_path: Path, recwarn: pytes
     pd = pytest.importorskip("pandas", reason="pandas is not installed; ziggurat does not need it")
     months = pd.period_range("2024-01", periods=12, freq="M")
     frame = pd.DataFrame({"month": months, "range": pd.cut(range(12), [-1, 3, 7, 12]), 3: range(12)}, index=months)
-    table = as_table(frame)
+    table = frame_table(frame).table
     assert not recwarn.list
     assert table.column_names[:3] == ["month", "range", "3"]
     for column in (table.column(0), table.column(3)):
@@ -181,7 +181,7 @@ def test_pandas_frames_are_read_as_they_are_meant(tmp_path: Path, recwarn: pytes
     for names in (["a", "b", "a"], ["a", 1, "1"]):
         repeated = names[-1]
         with pytest.raises(DataError, match=f"frame: holds column '{repeated}' more than once"):
-            as_table(pd.DataFrame([[1, 2, 3]], columns=names))
+            frame_table(pd.DataFrame([[1, 2, 3]], columns=names))
     stored = pd.DataFrame({"month": months, "n": range(12)})
     stored.to_parquet(tmp_path / "log.parquet")
     assert flatten(pa.Table.from_pandas(stored)).left_out == {"month": PERIODS}

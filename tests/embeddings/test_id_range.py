@@ -75,7 +75,7 @@ def test_a_training_is_told_when_it_asks_and_a_prediction_at_once(optimizer: Row
     batch.bags.values()[8 + 3] = bad  # the fourth row's item
     message = rf"feature 'item': id {bad} is outside \[0, 30\).*table 'item', on rank 0"
     rows = lookup.finish(lookup.start(batch))
-    lookup.fields(rows.by_feature, rows.masks).sum().backward()
+    lookup.fields(rows.by_feature, rows.masks, batch.dense_BF).sum().backward()
     lookup.finish(lookup.start(make_batch(1)))
     with pytest.raises(FeatureError, match=message):
         lookup.check_ids()

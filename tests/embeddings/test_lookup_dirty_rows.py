@@ -142,14 +142,14 @@ def test_a_batch_in_flight_is_marked_only_when_it_is_updated(optimizer: RowOptim
     rows = lookup.finish(started)
     for shard in lookup.shards():
         assert shard.dirty.begin_snapshot("last", "last").take(99) is None
-    lookup.fields(rows.by_feature, rows.masks).sum().backward()
+    lookup.fields(rows.by_feature, rows.masks, batch.dense_BF).sum().backward()
     for shard in lookup.shards():
         assert dirty_rows(shard.dirty) == ids_of(batch)[shard.table]
         shard.dirty.begin_snapshot("last", "last").drop()
     rows = lookup.finish(ahead)
     before = all_copies(lookup)
     snapshots = [shard.dirty.begin_snapshot("all", "base") for shard in lookup.shards()]
-    lookup.fields(rows.by_feature, rows.masks).sum().backward()
+    lookup.fields(rows.by_feature, rows.masks, following.dense_BF).sum().backward()
     for shard, snapshot in zip(lookup.shards(), snapshots, strict=True):
         check([*everything(snapshot, 4)], [*range(shard.spec.rows)], before[shard.table])
         assert dirty_rows(shard.dirty) == ids_of(following)[shard.table]

@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 def step(lookup: EmbeddingLookup, batch: Batch, started: StartedLookup, number: int) -> Tensor:
     rows = lookup.finish(started)
-    emb_BFD = lookup.fields(rows.by_feature, rows.masks)
+    emb_BFD = lookup.fields(rows.by_feature, rows.masks, batch.dense_BF)
     (emb_BFD * torch.linspace(-1, 1 + number, emb_BFD.numel()).view(emb_BFD.shape)).sum().backward()
     lookup.exchange()
     return emb_BFD.detach()

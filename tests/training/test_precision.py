@@ -9,8 +9,9 @@ import torch
 
 from tests.training.conftest import MakeExperiment
 from ziggurat.cli.doctor_checks import bf16_check
-from ziggurat.training import api, precision
-from ziggurat.training.precision import chosen_precision, multiplies_bf16
+from ziggurat.training import api
+from ziggurat.training.run_folder import precision
+from ziggurat.training.run_folder.precision import chosen_precision, multiplies_bf16
 
 CPU = torch.device("cpu")
 

@@ -106,15 +106,15 @@ class CheckpointFolder:
                 raise damage.of(place, "is a folder, not a file")
             return self._best_from_manifests()
         values = as_object(parse_json(self.store.read("", BEST_FILE), place, damage), place, damage)
-        if not _is_step(values.get("step")):
+        step = values.get("step")
+        if type(step) is not int or not FOLDER.fullmatch(folder_of(step)):
             raise damage.of(place, "does not say which step is the best")
         if not isinstance(values.get("metric"), str) or type(values.get("value")) not in {int, float}:
             raise damage.of(place, "does not say which metric is the best, and its value")
         digest = values.pop("sha256", None)
         is_legacy = digest is None and MANIFEST_FILE not in self.store.files(folder_of(values["step"]))
         if digest != _digest(values) and not is_legacy:
-            fault = "has no checksum" if digest is None else "its content differs from its checksum"
-            raise damage.of(place, fault)
+            raise damage.of(place, "has no checksum" if digest is None else "its content differs from its checksum")
         writer = values.pop("run_id", "")
         if writer and self.run_id and writer != self.run_id and not any_run:
             raise damage.of(place, f"belongs to another run (id {shorten(writer)}); this is run {self.run_id!r}")
@@ -183,8 +183,7 @@ class CheckpointFolder:
         if folder_of(step) not in self.store.folders():
             return None
         place = self.store.where(folder_of(step), MANIFEST_FILE)
-        is_folder = isinstance(self.store, LocalStore) and Path(place).is_dir()
-        return f"{place}: {'is a folder, not a file' if is_folder else 'is missing'}"
+        return f"{place}: is {'a folder, not a file' if Path(place).is_dir() else 'missing'}"
 
     def foreign_problem(self, manifest: Manifest | None) -> str | None:
         """Returns what is wrong with a checkpoint of another run; None if this run wrote it, or if that is unknown."""
@@ -437,10 +436,6 @@ class CheckpointFolder:
 
 class UnknownDependencies(RunFolderError):
     """The manifest of a checkpoint to keep is damaged, so that the checkpoints it needs are unknown."""
-
-
-def _is_step(value: Any) -> bool:
-    return type(value) is int and FOLDER.fullmatch(folder_of(value)) is not None
 
 
 def _value_at(values: Any, *keys: str) -> Any:

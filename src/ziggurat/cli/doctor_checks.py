@@ -192,8 +192,8 @@ def bf16_check() -> Check:
     try:
         import torch
 
-        from ziggurat.training.precision import multiplies_bf16
         from ziggurat.training.process_group import pick_device
+        from ziggurat.training.run_folder.precision import multiplies_bf16
 
         device = pick_device("auto")
         in_hardware = multiplies_bf16(device)

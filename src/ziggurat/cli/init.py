@@ -101,8 +101,8 @@ def draft_config(
     Raises:
         DataError, ConfigError: the files do not exist, their format is unknown, or no column could be the label.
     """
-    from ziggurat.cli.init_files import common_folder
-    from ziggurat.cli.init_yaml import render
+    from ziggurat.cli.drafts.files import common_folder
+    from ziggurat.cli.drafts.text import render
     from ziggurat.core.errors import DataError
     from ziggurat.data.inference.roles import infer
     from ziggurat.data.inference.sample import SUFFIXES, is_sidecar, sample_table

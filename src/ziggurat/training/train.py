@@ -36,10 +36,10 @@ from ziggurat.training.loop import Trainer
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.open_recommender import open_recommender
 from ziggurat.training.perfect_prediction import perfect_tasks
-from ziggurat.training.precision import chosen_precision, with_precision
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender_state import restore_from
+from ziggurat.training.run_folder.precision import chosen_precision, with_precision
 from ziggurat.training.run_folder.resume import (
     attach_dataset,
     begin_run,

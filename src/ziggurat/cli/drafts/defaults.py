@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ziggurat.cli.model_names import model_names
+from ziggurat.cli.drafts.model_names import model_names
 from ziggurat.data.inference.columns import ColumnProfile
 from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference
 

@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
-from ziggurat.cli.init_defaults import encoder, model_lines, transforms
-from ziggurat.cli.init_files import listed_files
+from ziggurat.cli.drafts.defaults import encoder, model_lines, transforms
+from ziggurat.cli.drafts.files import listed_files
 from ziggurat.core.errors import INVISIBLE
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ZERO_DATE
