@@ -1,1 +1,1 @@
-"""The config that ``ziggurat init`` drafts: an inferred description of logs becomes commented YAML that can be trained."""
+"""The config that ``ziggurat init`` drafts: inferred descriptions of logs become commented YAML that can be trained."""
