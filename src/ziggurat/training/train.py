@@ -124,6 +124,8 @@ def train(
         stack.enter_context(report_lost_ranks(at, experiment.parallel.timeout_s))
         if not world.leads:
             progress = Silent()
+        given = experiment
+        experiment = with_precision(given, on_first_rank(lambda: chosen_precision(given, folder, device)))
 
         def open_folder() -> Path:
             check_run_folder(folder)
@@ -148,8 +150,6 @@ def train(
             attach_dataset(run, dataset)
             return dataset.folder
 
-        given = experiment
-        experiment = with_precision(given, on_first_rank(lambda: chosen_precision(given, folder, device)))
         run = Run(folder, experiment)
         dataset = Dataset(on_first_rank(open_folder))
         keep_freed_memory()
