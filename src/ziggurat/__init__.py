@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ziggurat.report.gather import report_run
     from ziggurat.report.plan.page import write_plan
     from ziggurat.report.scaling.page import write_scale
+    from ziggurat.search.hyperparameters import Searched, search_hyperparameters
     from ziggurat.storage.tier_benchmark import disk_tiers as measure_disk
     from ziggurat.storage.tier_benchmark import memory_tier as measure_memory
     from ziggurat.training.api import (
@@ -113,6 +114,7 @@ __all__ = [
     "RunFolderError",
     "ScaleResult",
     "Scaled",
+    "Searched",
     "Shampoo",
     "SwappablePredictor",
     "WorkersLost",
@@ -145,6 +147,7 @@ __all__ = [
     "prune_checkpoints",
     "report_run",
     "scale",
+    "search_hyperparameters",
     "to_yaml",
     "train",
     "train_planner",
@@ -190,6 +193,7 @@ _SOURCES: dict[str, str] = {
     "RunFolderError": _ERRORS,
     "ScaleResult": "ziggurat.training.scaling.result",
     "Scaled": "ziggurat.training.scaling.sweep",
+    "Searched": "ziggurat.search.hyperparameters",
     "Shampoo": "ziggurat.optim.shampoo.shampoo",
     "SwappablePredictor": _API,
     "WorkersLost": _ERRORS,
@@ -221,6 +225,7 @@ _SOURCES: dict[str, str] = {
     "prune_checkpoints": f"{_INSPECT}.pruning:prune",
     "report_run": "ziggurat.report.gather",
     "scale": "ziggurat.training.scaling.sweep",
+    "search_hyperparameters": "ziggurat.search.hyperparameters",
     "to_yaml": "ziggurat.training.experiment",
     "train": _API,
     "train_planner": _API,

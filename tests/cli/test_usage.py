@@ -15,7 +15,7 @@ from ziggurat.cli.main import app, main
 COMMANDS = (
     "init", "prepare", "plan", "ingest", "train", "evaluate", "predict", "report", "scale", "generate", "schema",
     "verify", "doctor",
-    "datasets get",
+    "datasets get", "search hyperparameters",
 )  # fmt: skip
 
 

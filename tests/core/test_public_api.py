@@ -17,12 +17,14 @@ FUNCTIONS = {
     "gather_checkpoint", "generate", "get_dataset", "ingest", "init",
     "inspect_checkpoint", "json_schema", "list_checkpoints",
     "load_experiment", "load_run", "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints", "plan",
-    "predict", "predict_files", "prepare", "prune_checkpoints", "report_run", "scale", "to_yaml", "train",
+    "predict", "predict_files", "prepare", "prune_checkpoints", "report_run", "scale",
+    "search_hyperparameters", "to_yaml", "train",
     "train_planner", "verify", "verify_checkpoints", "write_plan", "write_scale",
 }  # fmt: skip
 CLASSES = {
     "CheckpointFolder", "Comparison", "Dataset", "Experiment", "Follower", "GeneratorConfig", "MetricSet", "Outcome",
-    "Plan", "PlanEstimate", "Predicted", "Predictor", "Run", "ScaleResult", "Scaled", "Shampoo", "SwappablePredictor",
+    "Plan", "PlanEstimate", "Predicted", "Predictor", "Run", "ScaleResult", "Scaled", "Searched", "Shampoo",
+    "SwappablePredictor",
 }  # fmt: skip
 ERRORS = {
     "AlreadyTraining", "ConfigError", "DataError", "DivergedError", "EnvironmentMismatch", "FeatureError",
@@ -38,7 +40,7 @@ COMMANDS = {
     "init": "draft_config", "prepare": "prepare", "plan": "plan", "ingest": "ingest", "train": "train",
     "evaluate": "evaluate", "predict": "predict_files", "report": "report_run", "scale": "scale",
     "generate": "generate", "schema": "json_schema", "doctor": "check_installation", "checkpoint": "list_checkpoints",
-    "datasets": "get_dataset", "verify": "verify",
+    "datasets": "get_dataset", "verify": "verify", "search": "search_hyperparameters",
 }  # fmt: skip
 
 

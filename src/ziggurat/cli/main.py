@@ -27,6 +27,7 @@ from ziggurat.cli import (
     report,
     scale,
     schema,
+    search,
     train,
     verify,
 )
@@ -49,6 +50,7 @@ app.command("evaluate", short_help="Compute a run's metrics on a split.")(evalua
 app.command("predict", short_help="Score raw logs with a run.")(predict.command)
 app.command("report", short_help="Write a run's report as one HTML file.")(report.command)
 app.command("scale", short_help="Train growing sizes, fit a scaling law.")(scale.command)
+app.add_typer(search.app, name="search")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(datasets.app, name="datasets")
 app.command("verify", short_help="Compare all files with their checksums.")(verify.command)

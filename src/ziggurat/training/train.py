@@ -82,6 +82,7 @@ def train(
     prepared: str | Path | None = None,
     progress: Progress | None = None,
     stop_after: int | None = None,
+    splits: tuple[Split, ...] = ("validation", "test"),
 ) -> Outcome:
     """Prepares the data if needed, trains from the last checkpoint if there is one, and evaluates the best checkpoint.
 
@@ -97,6 +98,7 @@ def train(
             their dataset, without training rows; default: ``dataset`` in the run folder.
         progress: where to show progress.
         stop_after: total number of steps after which to save and return.
+        splits: the splits whose figures are computed at the end.
 
     Raises:
         AlreadyTraining: another training is running in this process; it is not affected.
@@ -174,7 +176,7 @@ def train(
             return Outcome(run, trainer.at.step, None, stop.signal if stop else None)
         results = on_first_rank(lambda: run.results)
         if stop is not None or results is None:
-            results = _finish(run, trainer, time.perf_counter() - started, progress)
+            results = _finish(run, trainer, time.perf_counter() - started, progress, splits)
         return Outcome(run, trainer.at.step, results, stop.signal if stop else None)
 
 
@@ -206,15 +208,16 @@ def _only_training(folder: Path) -> Generator[None]:
         _training.release()
 
 
-def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:
-    """Restores the best checkpoint, evaluates it on validation and test, and writes ``results.json``."""
+def _finish(
+    run: Run, trainer: Trainer, seconds: float, progress: Progress, splits: tuple[Split, ...]
+) -> dict[str, Any]:
+    """Restores the best checkpoint, evaluates it on the splits, and writes ``results.json``."""
     best = on_first_rank(lambda: run.checkpoints.resolve("best"))
     note = restore_from(trainer.recommender, run.checkpoints, best)
     if note is not None:
         progress.note(note)
     schema, evaluation = trainer.dataset.schema, run.experiment.evaluation
     figures: dict[str, dict[str, float]] = {}
-    splits: tuple[Split, ...] = ("validation", "test")
     nonempty = {split: blocks for split in splits if (blocks := trainer.dataset.split(split)).rows}
     display = progress if trainer.world.leads else None
     for split, blocks in nonempty.items():

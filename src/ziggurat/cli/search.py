@@ -1,0 +1,74 @@
+"""``ziggurat search hyperparameters``: searches the settings of an experiment that validate best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedOutput
+
+app = typer.Typer(help="Search settings that validate better.", no_args_is_help=True)
+
+
+@app.callback()
+def _options() -> None:  # pyright: ignore[reportUnusedFunction] - typer keeps it; with it, one command has a name
+    pass
+
+
+@app.command("hyperparameters")
+def hyperparameters_command(
+    config: Config,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Number of trials in all; a search that has some goes on.", show_default=False)
+    ],
+    overrides: Overrides = None,
+    data: DataFolder = None,
+    prepared: PreparedOutput = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of the search; default: searches/NAME.")] = None,
+    hours: Annotated[float | None, typer.Option(help="Stop after so many hours; run it again to go on.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; they share the cores.")] = 1,
+    space: Annotated[
+        Path | None, typer.Option(help="YAML file with keys to vary; default: what follows from the config.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seeds the choice of settings.")] = 0,
+) -> None:
+    """Search learning rates, widths, dropout and more by training. Needs ziggurat[search]. It resumes like train.
+
+    \b
+    Examples:
+      ziggurat search hyperparameters exp.yaml --trials 30
+      ziggurat search hyperparameters exp.yaml --trials 100 --hours 8 --jobs 4
+      ziggurat search hyperparameters exp.yaml --trials 30 --space space.yaml
+    """
+    from ziggurat.cli.figures import figures_table
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.search.hyperparameters import search_hyperparameters
+    from ziggurat.search.outputs import BEST_FILE
+    from ziggurat.search.page import PAGE_FILE
+    from ziggurat.training.experiment import load_experiment
+
+    experiment = load_experiment(config, overrides or [], data)
+    with console_progress() as progress:
+        searched = search_hyperparameters(
+            experiment, run, trials=trials, hours=hours, jobs=jobs, space=space, seed=seed, prepared=prepared,
+            progress=progress,
+        )  # fmt: skip
+    if searched.missing:
+        why = f"stopped by {searched.signal.name}" if searched.signal is not None else "the time is up"
+        left = (
+            f"{searched.missing} of {trials} trials are left, those that ran are saved. Run the same command to resume."
+        )
+        typer.echo(f"{why}; {left}", err=True)
+    best = searched.best
+    if best is not None:
+        finite = {name: value for name, value in best.figures.items() if value is not None}
+        figures_table(
+            f"{searched.folder} (trial {best.number} of {len(searched.trials)})",
+            {"validation": finite, **({"test": searched.test} if searched.test else {})},
+        )
+        typer.echo(searched.folder / PAGE_FILE)
+        typer.echo(searched.folder / BEST_FILE)
+    if searched.signal is not None:
+        raise typer.Exit(128 + searched.signal)

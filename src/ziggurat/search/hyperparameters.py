@@ -1,0 +1,401 @@
+"""Searches the settings of an experiment that validate best, several trainings at a time.
+
+Each trial is a run in ``SEARCH/trials/NUMBER``, trained by a process of its own on the prepared data that all share.
+Validation alone decides: a trial does not evaluate the test split, and ``results.json`` of a trial has no test figures.
+Those of the best trial are computed once, after the last trial has ended. Every step is in ``SEARCH/study.journal``, so
+that the search resumes however it ended; trials that were running go on from their last checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ziggurat.core.engine import check_engine
+from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch, RunFolderError, shorten
+from ziggurat.core.files import LOCK_FILE, locked_folder, write_json
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.metrics.names import higher_is_better
+from ziggurat.search import outputs
+from ziggurat.search.page import PAGE_FILE, write_page
+from ziggurat.search.space import Space, default_space, own_settings, read_space, with_settings
+from ziggurat.search.study import WHOLE, Study, TrialRecord
+from ziggurat.search.trial_process import Ended, TrialProcess, discard
+from ziggurat.training.evaluate_run import evaluate
+from ziggurat.training.experiment import Experiment, as_experiment, differing_keys
+from ziggurat.training.preparation import prepare
+from ziggurat.training.signals import StopRequest
+from ziggurat.training.train_state import monitored
+
+SETTINGS_FILE = "search.json"
+JOURNAL_FILE = "study.journal"
+TEST_FILE = "test.json"
+TRIALS = "trials"
+_POLL_S = 0.1
+_FIRST_RUNG = 1 / 9
+"""The least share of a training after which a trial is ended."""
+_OF_THE_SETTINGS = frozenset({"ConfigError", "InvalidSection", "DivergedError", "OutOfMemory"})
+"""Errors of a trial that its settings can cause; the search goes on. Others stop it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """How a search ended.
+
+    Attributes:
+        folder: the folder of the search.
+        best: the best trial; None if none is complete yet.
+        trials: what is known of each trial.
+        test: figures of the best trial on the test split; empty until the search is finished, or if there is none.
+        signal: the signal that stopped it, if any.
+        missing: how many of the requested trials have not ended.
+    """
+
+    folder: Path
+    best: TrialRecord | None
+    trials: tuple[TrialRecord, ...]
+    test: dict[str, float]
+    signal: signal.Signals | None
+    missing: int
+
+
+def search_hyperparameters(
+    experiment: Experiment | str | Path,
+    folder: str | Path | None = None,
+    *,
+    trials: int,
+    hours: float | None = None,
+    jobs: int = 1,
+    space: str | Path | None = None,
+    seed: int = 0,
+    prepared: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Searched:
+    """Searches settings that validate better, or resumes such a search.
+
+    The first trial is the config as it is, so the best is never worse on validation.
+
+    Args:
+        experiment: the experiment, or its YAML file; ``training.monitor`` names the metric that decides.
+        folder: the folder of the search; default: ``searches/NAME``.
+        trials: how many trials the search has in all, with those of earlier calls.
+        hours: after so long, this call stops; the same call resumes it.
+        jobs: trials that run at a time, which share the cores.
+        space: a YAML file with the keys to vary and their values; default: what follows from the config.
+        seed: seeds the choice of settings. The trials all train with ``training.seed``.
+        prepared: folder of the encoded dataset; default: as in :func:`~ziggurat.training.api.prepare`.
+        progress: where to show progress.
+
+    Raises:
+        ConfigError: an argument, a key of the space or the config is not possible.
+        FolderInUse: another process searches in the folder.
+        RunFolderError: the folder holds something else, or a search of another config, space or dataset.
+        EnvironmentMismatch: Optuna is not installed, or a trial died of a fault that is not its settings'.
+        ZigguratError: the config itself cannot be trained, or the disk is full.
+    """
+    check_engine()
+    for name, value, least in (("trials", trials, 1), ("jobs", jobs, 1)):
+        if value < least:
+            raise ConfigError(f"a search needs {least} {name} or more, received {value}", f"give --{name} {least}")
+    if hours is not None and not hours > 0:
+        raise ConfigError(f"hours: received {hours}", "give more than 0, or leave --hours out")
+    experiment = as_experiment(experiment)
+    experiment.check()
+    _check_searchable(experiment)
+    progress = progress or Silent()
+    folder = Path("searches") / experiment.name if folder is None else Path(folder)
+    found = default_space(experiment) if space is None else read_space(Path(space), experiment)
+    _check_folder(folder)
+    deadline = math.inf if hours is None else time.monotonic() + 3600 * hours
+    with locked_folder(folder, "searching"):
+        settings: dict[str, Any] = {
+            "experiment": experiment.model_dump(mode="json"),
+            "space": {key: dimension.to_json() for key, dimension in found.items()},
+            "seed": seed,
+        }
+        _check_same(folder, settings)
+        dataset = prepare(experiment, folder=prepared, progress=progress)
+        if not dataset.split("validation").rows:
+            raise ConfigError("the validation split has no rows, by which a search decides", "give data.split a share")
+        settings["dataset"] = dataset.fingerprint
+        _check_same(folder, settings)
+        write_json(folder / SETTINGS_FILE, settings)
+        return _Search(folder, experiment, found, dataset, seed, trials, jobs, progress).run(deadline)
+
+
+class _Search:
+    """A search in progress."""
+
+    def __init__(
+        self,
+        folder: Path,
+        experiment: Experiment,
+        space: Space,
+        dataset: Dataset,
+        seed: int,
+        trials: int,
+        jobs: int,
+        progress: Progress,
+    ) -> None:
+        self.folder, self.experiment, self.space, self.dataset = folder, experiment, space, dataset
+        self.trials, self.jobs, self.progress = trials, jobs, progress
+        self.monitor = experiment.training.monitor
+        self.own = own_settings(experiment, space)
+        self.study = Study(
+            folder / JOURNAL_FILE, space, self.own, higher_is_better=higher_is_better(self.monitor),
+            first_share=_first_share(experiment, dataset.split("train").rows), seed=seed,
+        )  # fmt: skip
+        self._threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+        self._processes: dict[int, TrialProcess] = {}
+        self._pruned: set[int] = set()
+
+    def run(self, deadline: float) -> Searched:
+        """Runs the missing trials, until a signal or the deadline."""
+        waiting = self.study.unfinished()
+        self._tidy()
+        self.progress.start("search", self.trials, "trials")
+        with StopRequest() as stop:
+            try:
+                while stop.signal is None and time.monotonic() < deadline:
+                    begun = len(self.study.records()) if not waiting else 0
+                    while len(self._processes) < self.jobs and (waiting or begun < self.trials):
+                        number = waiting.pop(0) if waiting else self.study.ask()
+                        self._start(number)
+                        begun = len(self.study.records())
+                    if not self._processes:
+                        break
+                    time.sleep(_POLL_S)
+                    self._watch()
+                self._stop_all()
+            except BaseException:
+                for process in self._processes.values():
+                    process.kill()
+                raise
+        records = self.study.records()
+        missing = max(0, self.trials - sum(each.state != "running" for each in records))
+        best = self.study.best()
+        message = "" if best is None else f"best val_{self.monitor} {best.value:.6g} in trial {best.number}"
+        self.progress.finish(message)
+        if best is None and missing == 0:
+            raise EnvironmentMismatch(
+                f"{self.folder}: none of {len(records)} trials was trained to its end: {records[0].reason}",
+                "train the config itself first, with `ziggurat train`",
+            )
+        test = self._test_figures(best) if best is not None and missing == 0 else {}
+        if best is not None:
+            self._write(best, test)
+        return Searched(self.folder, best, tuple(records), test, stop.signal, missing)
+
+    def _start(self, number: int) -> None:
+        settings = self.study.settings(number)
+        try:
+            experiment = with_settings(self.experiment, settings)
+        except ConfigError as error:
+            self._fail(number, error.problem, 0.0)
+            return
+        run = self.run_folder(number)
+        run.parent.mkdir(exist_ok=True)
+        self._processes[number] = TrialProcess(number, experiment, run, self.dataset.folder, self._threads)
+
+    def run_folder(self, number: int) -> Path:
+        return self.folder / TRIALS / f"{number:04d}"
+
+    def _watch(self) -> None:
+        """Reports new evaluations of the trials that run, and those that have ended."""
+        for number, process in list(self._processes.items()):
+            ended = process.ended()
+            hopeless = False
+            for record in process.evaluations():
+                value = monitored(record, self.monitor, process.experiment.tasks())
+                hopeless |= self.study.report(number, _share(record, process.experiment), value)
+                self.study.note(number, figures=_figures(record), steps=record["step"])
+            if ended is not None:
+                del self._processes[number]
+                self._ended(number, process, ended)
+            elif hopeless and number not in self._pruned:
+                self._pruned.add(number)
+                process.stop()
+
+    def _ended(self, number: int, process: TrialProcess, ended: Ended) -> None:
+        seconds = self.study.record(number).seconds + process.seconds
+        if "figures" in ended.result:
+            figures = {key: math.nan if value is None else value for key, value in ended.result["figures"].items()}
+            value = monitored(figures, self.monitor, process.experiment.tasks())
+            self.study.note(number, figures=_figures(figures), steps=ended.result["steps"], seconds=seconds)
+            if not math.isfinite(value):
+                self._fail(number, f"{self.monitor} is undefined on validation", seconds)
+                return
+            self.study.end(number, "complete", value)
+        elif number in self._pruned:
+            self.study.note(number, seconds=seconds)
+            self.study.end(number, "pruned")
+        elif "error" in ended.result:
+            error = ended.result["error"]
+            if number == 0 or error["kind"] not in _OF_THE_SETTINGS:
+                kind = DataError if error["kind"] == "DataError" else EnvironmentMismatch
+                raise kind(f"trial {number}: {error['problem']}", error["hint"])
+            self._fail(number, error["problem"], seconds)
+            return
+        elif ended.status == -signal.SIGKILL:
+            self._fail(number, "was ended by SIGKILL, probably for want of memory", seconds)
+            return
+        elif ended.status in (0, -signal.SIGTERM):  # another process stopped it; its state is saved
+            self.study.note(number, seconds=seconds)
+            self._start(number)
+            return
+        else:
+            raise EnvironmentMismatch(
+                f"trial {number} ended with status {ended.status}:\n{ended.tail}",
+                "correct what the last line says; the same command resumes the search",
+            )
+        self._tell(number)
+
+    def _fail(self, number: int, reason: str, seconds: float) -> None:
+        self.study.note(number, reason=reason, seconds=seconds)
+        self.study.end(number, "failed")
+        self._tell(number)
+
+    def _tell(self, number: int) -> None:
+        """Shows a trial that has ended, and writes what is known."""
+        record, best, records = self.study.record(number), self.study.best(), self.study.records()
+        self._tidy()
+        outputs.write_trials(self.folder / outputs.TRIALS_FILE, records)
+        if record.state == "failed":
+            told = f"failed: {shorten(record.reason, 100)}"
+        else:
+            value = record.history[-1][1] if record.value is None else record.value
+            ended = f", ended at {record.history[-1][0] / WHOLE:.0%}" if record.state == "pruned" else ""
+            told = f"val_{self.monitor} {value:.6g}{ended}"
+        against = "" if best is None else f" (best {best.value:.6g}, trial {best.number})"
+        self.progress.note(f"trial {number}: {told}{against}, {record.seconds:.1f} s: {self._described(record)}")
+        done = sum(each.state != "running" for each in records)
+        figures = {} if best is None or best.value is None else {f"best_{self.monitor}": best.value}
+        self.progress.advance(done, **figures)
+
+    def _described(self, record: TrialRecord) -> str:
+        changes = outputs.changes(record.settings, self.own)
+        return "the config as it is" if not changes else ", ".join(f"{key} {to}" for key, _, to in changes)
+
+    def _tidy(self) -> None:
+        """Deletes the run folders of trials that have ended and are not the best."""
+        best = self.study.best()
+        for record in self.study.records():
+            if record.state != "running":
+                is_best = best is not None and record.number == best.number
+                discard(self.run_folder(record.number), keep_run=is_best)
+
+    def _stop_all(self) -> None:
+        """Has all trials save their states, and waits for them; trials that had just ended are recorded."""
+        for process in self._processes.values():
+            process.stop()
+        while self._processes:
+            time.sleep(_POLL_S)
+            for number, process in list(self._processes.items()):
+                ended = process.ended()
+                if ended is None:
+                    continue
+                del self._processes[number]
+                if "figures" in ended.result or number in self._pruned:
+                    self._ended(number, process, ended)
+                else:
+                    self.study.note(number, seconds=self.study.record(number).seconds + process.seconds)
+
+    def _test_figures(self, best: TrialRecord) -> dict[str, float]:
+        """Returns the figures of the best trial on the test split; they are computed once."""
+        if not self.dataset.split("test").rows:
+            return {}
+        path = self.folder / TEST_FILE
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if stored.get("trial") != best.number:
+            figures = evaluate(self.run_folder(best.number), "test", prepared=self.dataset.folder).compute()
+            stored = {"trial": best.number, "figures": _figures(figures)}
+            write_json(path, stored)
+        return {key: math.nan if value is None else value for key, value in stored["figures"].items()}
+
+    def _write(self, best: TrialRecord, test: dict[str, float]) -> None:
+        records = self.study.records()
+        outputs.write_trials(self.folder / outputs.TRIALS_FILE, records)
+        found = outputs.Found(
+            self.experiment.name, self.monitor, higher_is_better(self.monitor), self.space, self.own, tuple(records),
+            best, self.study.importances(), test,
+        )  # fmt: skip
+        changed = with_settings(self.experiment, best.settings)
+        outputs.write_best(self.folder / outputs.BEST_FILE, changed, found, self.dataset.folder)
+        write_page(self.folder / PAGE_FILE, found)
+
+
+def _figures(record: dict[str, Any]) -> dict[str, float | None]:
+    """Returns the figures among the values of a record of ``metrics.jsonl``; None in place of one that is undefined."""
+    found = {
+        key: each for key, each in record.items() if isinstance(each, int | float) and key not in {"step", "epoch"}
+    }
+    return {key: each if math.isfinite(each) else None for key, each in found.items()}
+
+
+def _share(record: dict[str, Any], experiment: Experiment) -> int:
+    """Returns how much of its training a trial had done at an evaluation, in thousandths."""
+    config = experiment.training
+    shares = [record["epoch"] / config.epochs, record["step"] / config.max_steps if config.max_steps else 0.0]
+    return max(1, round(WHOLE * min(1.0, max(shares))))
+
+
+def _first_share(experiment: Experiment, rows: int) -> int:
+    """Returns after which share of a training trials are first compared: an evaluation, a ninth of it or later."""
+    config = experiment.training
+    steps_per_epoch = math.ceil(rows / config.batch_size)
+    total = min(config.epochs * steps_per_epoch, config.max_steps or 2**62)
+    first = (config.evaluate_every or steps_per_epoch) / max(1, total)
+    return max(1, round(WHOLE * min(1.0, max(first, _FIRST_RUNG))))
+
+
+def _check_searchable(experiment: Experiment) -> None:
+    """Raises ConfigError for settings that trials cannot share."""
+    if experiment.checkpoints.store is not None:
+        raise ConfigError(
+            f"checkpoints.store: {experiment.checkpoints.store} can hold the checkpoints of one run, and a search "
+            "trains several",
+            "leave it out: each trial then keeps its checkpoints in its own folder",
+        )
+    if experiment.training.readers:
+        raise ConfigError(
+            "training.readers: the trials of a search read the prepared data themselves", "leave the readers out"
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises RunFolderError if the folder holds something else, before anything is written into it."""
+    if folder.is_file():
+        raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
+    if not folder.is_dir() or (folder / SETTINGS_FILE).is_file():
+        return
+    if any(item.name != LOCK_FILE and not item.name.startswith(".") for item in folder.iterdir()):
+        raise RunFolderError(f"{folder}: is not empty and holds no search", "name another folder with --run")
+
+
+def _check_same(folder: Path, settings: dict[str, Any]) -> None:
+    """Raises RunFolderError if the folder holds a search with other settings than these."""
+    path = folder / SETTINGS_FILE
+    if not path.exists():
+        return
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            f"{path}: cannot be read ({error})", "restore it, or name another folder with --run"
+        ) from None
+    known = {key: stored.get(key) for key in settings}
+    written = json.loads(json.dumps(settings))
+    differences = differing_keys(known, written)
+    if differences:
+        key, old, new = differences[0]
+        raise RunFolderError(
+            f"{folder}: holds a search with another {key}: {shorten(old)} there, {shorten(new)} here",
+            "name another folder with --run, or delete this one",
+        )

@@ -1,0 +1,62 @@
+"""Trains one trial: ``python -m ziggurat.search.trial SPEC OUT``, which a search starts as a process of its own.
+
+``SPEC`` is a JSON file with the experiment, the folder of the prepared data, the run folder, and the id of the process
+that searches. ``OUT`` gets the figures on validation, or the error, of which the user is told. The test split is not
+evaluated, so that nothing can be chosen by it. A trial that was stopped resumes from its last checkpoint. It does not
+outlive the process that searches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from ziggurat.core.config import parse_config
+from ziggurat.core.errors import ZigguratError
+from ziggurat.core.files import write_json
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.train import train
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run_trial(spec: dict[str, Any]) -> dict[str, Any]:
+    """Trains, or resumes, and returns what ``OUT`` gets; an empty dictionary if a signal stopped it."""
+    try:
+        experiment = parse_config(Experiment, spec["experiment"])
+        outcome = train(experiment, run_folder=spec["run"], prepared=spec["prepared"], splits=("validation",))
+    except ZigguratError as error:
+        return {"error": {"kind": type(error).__name__, "problem": error.problem, "hint": error.hint}}
+    if outcome.results is None:
+        return {}
+    figures = outcome.results["figures"]["validation"]
+    return {"figures": figures, "steps": outcome.results["steps"], "best_step": outcome.results["best_step"]}
+
+
+def end_with_parent(parent: int) -> None:
+    """Has the kernel end this process when the thread that started it ends, even by SIGKILL.
+
+    Args:
+        parent: the id of the process that started it.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the search that started this trial has ended")
+
+
+def main() -> None:
+    """Trains what the file named by the first argument says; the second names the file of the outcome."""
+    spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    end_with_parent(spec["parent"])
+    write_json(Path(sys.argv[2]), run_trial(spec))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Searches with real trainings: what they find, write and refuse, and that no kill loses or repeats a trial."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import psutil
+import pytest
+
+from tests.commands import Command, ziggurat
+from tests.training.conftest import MakeExperiment, RecordedNotes
+from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.core.files import FolderInUse, locked_folder
+from ziggurat.search.hyperparameters import search_hyperparameters
+from ziggurat.training.experiment import Experiment, load_experiment, to_yaml
+from ziggurat.training.train import train
+
+SPACE = "search: {space: {optimizer.lr: {log: [1e-6, 3e-2]}, embeddings.optimizer.lr: {log: [1e-6, 0.3]}}}"
+
+
+@pytest.fixture
+def slow_start(make_experiment: MakeExperiment) -> Experiment:
+    """An experiment that learns next to nothing, over a space with better rates."""
+    Path("space.yaml").write_text(SPACE)
+    experiment = make_experiment(
+        optimizer={"lr": 1e-6}, embeddings__optimizer={"name": "rowwise_adagrad", "lr": 1e-6}, training__epochs=2
+    )
+    Path("exp.yaml").write_text(to_yaml(experiment))
+    return experiment
+
+
+def test_a_search_finds_better_rates_and_writes_what_it_found(slow_start: Experiment) -> None:
+    progress = RecordedNotes()
+    searched = search_hyperparameters(slow_start, trials=5, jobs=2, space="space.yaml", progress=progress)
+    first, best = searched.trials[0], searched.best
+    assert first.settings == {"optimizer.lr": 1e-6, "embeddings.optimizer.lr": 1e-6}
+    assert best is not None
+    assert best.value is not None
+    assert first.value is not None
+    assert best.value < first.value - 0.01
+    assert [each.number for each in searched.trials] == [0, 1, 2, 3, 4]
+    assert searched.missing == 0
+    assert sum(note.startswith("trial ") for note in progress.notes) == 5
+
+    lines = [json.loads(line) for line in (searched.folder / "trials.jsonl").read_text().splitlines()]
+    assert [line["number"] for line in lines] == [0, 1, 2, 3, 4]
+    assert lines[best.number]["value"] == best.value == lines[best.number]["validation"]["log_loss"]
+    assert lines[best.number]["settings"] == best.settings
+
+    # the test split was read once, for the best; its own run has no figures of it
+    kept = [folder.name for folder in (searched.folder / "trials").iterdir()]
+    assert kept == [f"{best.number:04d}"]
+    results = json.loads((searched.folder / "trials" / kept[0] / "results.json").read_text())
+    assert list(results["figures"]) == ["validation"]
+    assert searched.test["auc"] > 0.5
+    assert json.loads((searched.folder / "test.json").read_text())["trial"] == best.number
+
+    page = (searched.folder / "search.html").read_text(encoding="utf-8")
+    ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>"))
+    assert "<script" not in page
+    assert all(f"trial {each.number}" in page for each in searched.trials if each.value is not None)
+    assert f"{best.value:.4f}" in page
+
+    # the best config trains as it stands, to the figure that was found
+    found = load_experiment(searched.folder / "best.yaml")
+    assert found.name == "small-best"
+    assert found.optimizer.lr == best.settings["optimizer.lr"]
+    outcome = train(found)
+    assert outcome.results is not None
+    assert outcome.results["figures"]["validation"]["log_loss"] == pytest.approx(best.value, abs=1e-4)
+    assert outcome.results["figures"]["test"]["auc"] == pytest.approx(searched.test["auc"], abs=1e-3)
+
+
+def test_a_search_killed_in_the_middle_resumes_with_each_trial_once(slow_start: Experiment) -> None:
+    arguments = ["search", "hyperparameters", "exp.yaml", "--trials", "3", "--space", "space.yaml"]
+    command = Command(*arguments)
+    metrics = Path("searches/small/trials/0001/metrics.jsonl")
+    _wait(lambda: metrics.exists() or command.poll() is not None)
+    children = psutil.Process(command.pid).children()
+    command.kill()
+    command.communicate()
+    psutil.wait_procs(children, timeout=60)
+    assert children
+    assert not any(child.is_running() for child in children)  # no trial outlives its search
+
+    journal = Path("searches/small/study.journal")
+    with journal.open("a") as file:
+        file.write('{"op_code": 4, "worker')  # the line that the kill cut short
+    status, out, err = ziggurat(*arguments)
+    assert status == 0, err
+    assert "trial 0:" not in err  # it had ended before
+    lines = [json.loads(line) for line in Path("searches/small/trials.jsonl").read_text().splitlines()]
+    assert [line["number"] for line in lines] == [0, 1, 2]
+    assert all(line["state"] in {"complete", "pruned"} for line in lines)
+    assert "searches/small/best.yaml" in out
+
+
+def test_sigterm_saves_the_trials_and_more_trials_continue_the_search(slow_start: Experiment) -> None:
+    arguments = ["search", "hyperparameters", "exp.yaml", "--space", "space.yaml"]
+    command = Command(*arguments, "--trials", "2")
+    _wait(lambda: Path("searches/small/trials/0000.json").exists() or command.poll() is not None)
+    os.kill(command.pid, signal.SIGTERM)
+    _, err = command.communicate()
+    assert command.returncode == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM; 2 of 2 trials are left" in err
+    assert "Run the same command to resume" in err
+    searched = search_hyperparameters(slow_start, trials=1, space="space.yaml")
+    assert [each.number for each in searched.trials] == [0]
+    assert [each.number for each in searched.trials if each.state == "complete"] == [0]
+
+
+def test_a_hopeless_trial_is_ended_and_its_figures_are_kept(make_experiment: MakeExperiment) -> None:
+    Path("space.yaml").write_text("search: {space: {embeddings.optimizer.lr: [1e-9, 1e-8, 1e-7, 1e-6]}}")
+    experiment = make_experiment(optimizer={"lr": 1e-6}, training__epochs=40)
+    searched = search_hyperparameters(experiment, trials=5, space="space.yaml")
+    assert searched.best is not None
+    assert searched.best.number == 0  # the config is the only one that learns
+    pruned = [each for each in searched.trials if each.state == "pruned"]
+    assert pruned
+    for each in pruned:
+        assert each.value is None
+        assert 0 < each.history[-1][0] < 1000
+        assert each.figures["log_loss"] is not None
+        assert not (searched.folder / "trials" / f"{each.number:04d}").exists()
+
+
+def test_a_second_search_in_the_folder_is_refused(slow_start: Experiment) -> None:
+    with (
+        locked_folder(Path("searches/small"), "searching"),
+        pytest.raises(FolderInUse, match="another process is searching in this folder"),
+    ):
+        search_hyperparameters(slow_start, trials=1, space="space.yaml")
+
+
+def test_a_folder_of_another_search_or_of_something_else_is_refused(
+    slow_start: Experiment, make_experiment: MakeExperiment
+) -> None:
+    search_hyperparameters(slow_start, trials=1, space="space.yaml")
+    other = make_experiment(optimizer={"lr": 1e-6}, training__epochs=3)
+    with pytest.raises(RunFolderError, match=r"another experiment\..*\n  hint: name another folder with --run"):
+        search_hyperparameters(other, trials=1, space="space.yaml")
+    with pytest.raises(RunFolderError, match=r"another space\..*there"):
+        search_hyperparameters(slow_start, trials=1)
+    with pytest.raises(RunFolderError, match="another seed: 0 there, 1 here"):
+        search_hyperparameters(slow_start, trials=1, space="space.yaml", seed=1)
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="is not empty and holds no search"):
+        search_hyperparameters(slow_start, "mine", trials=1, space="space.yaml")
+
+
+def test_settings_that_cannot_be_trained_fail_and_the_search_goes_on(make_experiment: MakeExperiment) -> None:
+    Path("space.yaml").write_text("search: {space: {optimizer.lr: [1e-3, 1e30]}}")
+    searched = search_hyperparameters(make_experiment(training__epochs=1), trials=3, space="space.yaml", seed=1)
+    failed = [each for each in searched.trials if each.state == "failed"]
+    assert failed
+    assert all("the training loss became" in each.reason for each in failed)
+    assert searched.best is not None
+    assert searched.best.settings == {"optimizer.lr": 1e-3}
+
+
+def test_a_config_that_cannot_be_searched_is_refused(make_experiment: MakeExperiment) -> None:
+    split = {"name": "random", "validation": 0.0, "test": 0.2}
+    with pytest.raises(ConfigError, match="the validation split has no rows"):
+        search_hyperparameters(make_experiment(data__split=split), trials=1)
+    with pytest.raises(ConfigError, match=r"checkpoints\.store: .* a search trains several"):
+        search_hyperparameters(make_experiment(checkpoints={"store": "file:///tmp/x"}), trials=1)
+    for wrong in ({"trials": 0}, {"trials": 1, "jobs": 0}, {"trials": 1, "hours": 0.0}):
+        with pytest.raises(ConfigError, match="received 0"):
+            search_hyperparameters(make_experiment(), **wrong)
+
+
+def _wait(ready: object, seconds: float = 200) -> None:
+    assert callable(ready)
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
