@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from ziggurat.core.errors import RunFolderError
 from ziggurat.search.dimension import Choice, Interval
 from ziggurat.search.space import Space
 from ziggurat.search.study import RANDOM_TRIALS, Study
@@ -82,6 +85,15 @@ def test_the_best_value_so_far_counts_and_undefined_ones_do_not(tmp_path: Path) 
     for share, value in ((100, 0.6), (200, 0.5), (300, 0.7), (300, 0.1), (400, float("nan"))):
         study.report(0, share, value)
     assert study.record(0).history == ((100, 0.6), (200, 0.5), (300, 0.5))
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    study = _study(tmp_path / "journal")
+    _complete(study, study.ask())
+    lines = (tmp_path / "journal").read_text().splitlines()
+    (tmp_path / "journal").write_text("\n".join([lines[0], lines[1][:9], *lines[2:]]) + "\n")
+    with pytest.raises(RunFolderError, match=r"journal: is damaged .*\n  hint: restore it from a copy"):
+        _study(tmp_path / "journal")
 
 
 def test_the_config_is_the_first_trial_even_outside_of_the_space(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ziggurat.search.study import TrialRecord
 
 GOOD_SHARE = 0.2
 """The share of the complete trials that parallel coordinates stress."""
-_AXIS_WIDTH, _HEIGHT, _TOP, _BOTTOM, _SIDE = 116, 300, 34, 24, 58
+_AXIS_WIDTH, _HEIGHT, _TOP, _BOTTOM, _SIDE = 116, 310, 44, 24, 58
 
 
 def history(found: Found) -> Html:
@@ -56,7 +56,7 @@ def parallel_coordinates(found: Found) -> Html:
     keys = [*found.space]
     complete = _complete(found)
     values = [value for each in complete if (value := each.value) is not None]
-    low, high = padded(values, 0.0)
+    low, high = padded(values, 0.02)
     width = 2 * _SIDE + _AXIS_WIDTH * len(keys)
     ranked = sorted(complete, key=lambda each: each.value or 0.0, reverse=found.higher_is_better)
     good = {each.number for each in ranked[: max(1, round(GOOD_SHARE * len(ranked)))]}
@@ -114,6 +114,6 @@ def _axis(place: int, name: str, low: str, high: str) -> Html:
         el("line", cls="axis", x1=x, x2=x, y1=_TOP, y2=_HEIGHT - _BOTTOM),
         el("text", section, x=x, y=10, text_anchor="middle"),
         el("text", last, x=x, y=22, text_anchor="middle"),
-        el("text", high, x=x + 4, y=_TOP + 4),
+        el("text", high, x=x, y=_TOP - 6, text_anchor="middle"),
         el("text", low, x=x, y=_HEIGHT - _BOTTOM + 14, text_anchor="middle"),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.core.errors import EnvironmentMismatch, RunFolderError
 from ziggurat.search.space import Space
 
 try:
@@ -95,6 +95,9 @@ class Study:
         higher_is_better: the direction of the monitored metric.
         first_share: the share of the training after which the first rung of successive halving stands.
         seed: seeds the sampler; with one process at a time, equal seeds give equal settings.
+
+    Raises:
+        RunFolderError: the journal is damaged, not only cut short by a kill.
     """
 
     def __init__(
@@ -111,12 +114,19 @@ class Study:
         _drop_incomplete_line(path)
         self.space, self._own, self._seed, self._higher = space, dict(own), seed, higher_is_better
         self._first_share = first_share
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
-        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first_share, reduction_factor=REDUCTION)
-        self._study = optuna.create_study(
-            storage=storage, pruner=pruner, study_name="search", load_if_exists=True,
-            direction="maximize" if higher_is_better else "minimize",
-        )  # fmt: skip
+        try:
+            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
+            self._study = optuna.create_study(
+                storage=storage,
+                pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=first_share, reduction_factor=REDUCTION),
+                study_name="search",
+                load_if_exists=True,
+                direction="maximize" if higher_is_better else "minimize",
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(
+                f"{path}: is damaged ({error})", "restore it from a copy, or search in another folder with --run"
+            ) from None
         self._running: dict[int, Trial] = {}
         if not self._study.trials:
             numbers = {key: space[key].number(value) for key, value in own.items()}
