@@ -211,11 +211,12 @@ class _Search:
         """Reports new evaluations of the trials that run, and those that have ended."""
         for number, process in list(self._processes.items()):
             ended = process.ended()
-            hopeless = False
-            for record in process.evaluations():
+            hopeless, evaluations = False, process.evaluations()
+            for record in evaluations:
                 value = monitored(record, self.monitor, process.experiment.tasks())
                 hopeless |= self.study.report(number, _share(record, process.experiment), value)
-                self.study.note(number, figures=_figures(record), steps=record["step"])
+            if evaluations:
+                self.study.note(number, figures=_figures(evaluations[-1]), steps=evaluations[-1]["step"])
             if ended is not None:
                 del self._processes[number]
                 self._ended(number, process, ended)

@@ -63,20 +63,22 @@ class TrialProcess:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
                 process_group=0,  # Ctrl-C reaches the search alone, which decides
             )  # fmt: skip
-        self._seen_bytes = -1
+        self._seen_bytes, self._seen_step = -1, 0
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """Returns all records of evaluations on validation so far; none if there is nothing new since the last call."""
+        """Returns the records of evaluations on validation since the last call; at first, all."""
         path = self.folder / METRICS_FILE
         written = path.stat().st_size if path.exists() else 0
         if written == self._seen_bytes:
             return []
         self._seen_bytes = written
-        records = (record for record in read_metrics_log(path) if record["split"] == "validation")
+        found = [record for record in read_metrics_log(path) if record["split"] == "validation"]
+        records = [record for record in found if record["step"] > self._seen_step]
+        self._seen_step = max((record["step"] for record in records), default=self._seen_step)
         return [{key: math.nan if value is None else value for key, value in each.items()} for each in records]
 
     def ended(self) -> Ended | None:
