@@ -22,9 +22,7 @@ from ziggurat.cli.init import draft_config
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.files import write_json
 from ziggurat.data.encoded.dataset import Dataset
-from ziggurat.metrics.config import MetricsConfig
-from ziggurat.metrics.task_metrics import new_metrics
-from ziggurat.report.baselines.compare import baseline_data
+from ziggurat.report.baselines.compare import baseline_data, evaluate_baseline
 from ziggurat.report.baselines.data import BaselineData, BaselineResult
 from ziggurat.report.baselines.lightgbm_trials import fit_lightgbm, refit_lightgbm
 from ziggurat.report.baselines.logistic_regression import fit_logistic_regression
@@ -122,10 +120,8 @@ def _baselines(spec: Spec, experiment: Experiment, dataset: Dataset) -> list[dic
 
 
 def _figures(result: BaselineResult, data: BaselineData) -> dict[str, float]:
-    metrics = new_metrics(data.task, MetricsConfig(), grouped=False)
-    rows, finite_B = metrics.read(result.logits_B.astype("float32"), data.test.labels_B, data.test.weights_B)
-    metrics.add(rows.take(finite_B), int((~finite_B).sum()))
-    return {**metrics.compute(), "validation_log_loss": result.validation_loss}
+    row = evaluate_baseline(result, data.task, data.test)
+    return {**row.figures, "validation_log_loss": result.validation_loss}
 
 
 def main(spec: str, out: str) -> None:

@@ -47,7 +47,7 @@ def model_lines(found: Inference) -> Iterator[str]:
     """Yields the sections ``embeddings``, ``model``, ``optimizer`` and ``training``."""
     numbers = sum(feature.kind == "numeric" for feature in found.features)
     probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
-    batch, rows = batch_rows(found), _training_rows(found)
+    batch, rows = _batch_rows(found), _training_rows(found)
     many = rows >= MANY_ROWS
     rate = "0.05" if many else "0.02"
     yield "embeddings:"
@@ -107,7 +107,7 @@ def _table_rows(found: Inference) -> int:
     return sum(min(feature.profile.distinct_estimate, LARGE_TABLE_ROWS) for feature in owned if feature.table is None)
 
 
-def batch_rows(found: Inference) -> int:
+def _batch_rows(found: Inference) -> int:
     """Chooses a larger batch for larger logs; a small log gives at least four training batches, of a power of two."""
     rows = found.sample.total_rows or 10_000_000
     quarter = max(1, _training_rows(found) // 4)

@@ -7,7 +7,7 @@ only until a row contradicts, so that usual ones cost nothing after the first pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,15 +92,7 @@ def numbers_that_tell(
         parts: the staged parts.
         assignments: the split of each row, for each part.
     """
-    open_ = {(column, label): NumberSeparation() for column in columns for label in labels}
-    for part, assignment in enumerate(assignments):
-        classes = _classes({label for _, label in open_}, parts, part, assignment)
-        values = {column: parts.numbers(part, column) for column in {column for column, _ in open_}}
-        for (column, label), separation in list(open_.items()):
-            separation.add(values[column], classes[label])
-            if not separation.may_tell:
-                del open_[column, label]
-    return _by_feature(open_)
+    return _tell(NumberSeparation, columns, labels, parts, assignments, parts.numbers)
 
 
 def values_that_tell(
@@ -111,15 +103,29 @@ def values_that_tell(
 ) -> dict[str, tuple[str, ...]]:
     """Returns single-valued id feature -> the binary labels that it tells; as :func:`numbers_that_tell`."""
     columns = {feature.name: feature.source_column for feature in features}
-    open_ = {(name, label): ValueSeparation() for name in columns for label in labels}
+
+    def buckets(part: int, name: str) -> npt.NDArray[np.int64]:
+        of_values = to_buckets(hash_array(parts.values(part, columns[name])), _BUCKETS).astype(np.int64)
+        return np.append(of_values, _BUCKETS)[parts.codes(part, columns[name]).codes]
+
+    return _tell(ValueSeparation, columns, labels, parts, assignments, buckets)
+
+
+def _tell(
+    kind: Callable[[], NumberSeparation | ValueSeparation],
+    names: Iterable[str],
+    labels: Sequence[str],
+    parts: StagedParts,
+    assignments: Sequence[Assignment],
+    values_of: Callable[[int, str], npt.NDArray[Any]],
+) -> dict[str, tuple[str, ...]]:
+    """Returns name -> the labels that it tells; ``values_of(part, name)`` is read until a row contradicts."""
+    open_ = {(name, label): kind() for name in names for label in labels}
     for part, assignment in enumerate(assignments):
         classes = _classes({label for _, label in open_}, parts, part, assignment)
-        buckets: dict[str, npt.NDArray[np.int64]] = {}
-        for name in {name for name, _ in open_}:
-            of_values = to_buckets(hash_array(parts.values(part, columns[name])), _BUCKETS).astype(np.int64)
-            buckets[name] = np.append(of_values, _BUCKETS)[parts.codes(part, columns[name]).codes]
+        values = {name: values_of(part, name) for name in {name for name, _ in open_}}
         for (name, label), separation in list(open_.items()):
-            separation.add(buckets[name], classes[label])
+            separation.add(values[name], classes[label])
             if not separation.may_tell:
                 del open_[name, label]
     return _by_feature(open_)

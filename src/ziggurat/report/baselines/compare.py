@@ -77,7 +77,7 @@ def compare(
                 except DataError as error:
                     notes.append(f"No baselines for {row.task}: {error.problem}")
                     break
-                store.add(key, _evaluate(result, task, data.test), _subsampling_notes(dataset, evaluated, data))
+                store.add(key, evaluate_baseline(result, task, data.test), _subsampling_notes(dataset, evaluated, data))
             stored_row, stored_notes = store[key]
             rows.append(stored_row)
             notes.extend(note for note in stored_notes if note not in notes)
@@ -88,7 +88,8 @@ def compare(
     return rows
 
 
-def _evaluate(result: BaselineResult, task: Task, evaluated: BaselineSplit) -> ComparisonRow:
+def evaluate_baseline(result: BaselineResult, task: Task, evaluated: BaselineSplit) -> ComparisonRow:
+    """Returns the figures of a baseline's predictions of a split."""
     if task.is_probability:
         metrics: TaskMetrics = new_metrics(task, MetricsConfig(), grouped=False)
         columns: npt.NDArray[np.float64] = result.logits_B + math.log(task.known_rate)
