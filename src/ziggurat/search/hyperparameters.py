@@ -19,7 +19,7 @@ from typing import Any
 
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch, RunFolderError, shorten
-from ziggurat.core.files import LOCK_FILE, locked_folder, write_json
+from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.metrics.names import higher_is_better
@@ -31,6 +31,7 @@ from ziggurat.search.trial_process import Ended, TrialProcess, discard
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, as_experiment, differing_keys
 from ziggurat.training.preparation import prepare
+from ziggurat.training.run_folder.own_folder import check_own_folder
 from ziggurat.training.signals import StopRequest
 from ziggurat.training.train_state import monitored
 
@@ -112,7 +113,7 @@ def search_hyperparameters(
     progress = progress or Silent()
     folder = Path("searches") / experiment.name if folder is None else Path(folder)
     found = default_space(experiment) if space is None else read_space(Path(space), experiment)
-    _check_folder(folder)
+    check_own_folder(folder, SETTINGS_FILE, "search")
     deadline = math.inf if hours is None else time.monotonic() + 3600 * hours
     with locked_folder(folder, "searching"):
         settings: dict[str, Any] = {
@@ -368,16 +369,6 @@ def _check_searchable(experiment: Experiment) -> None:
         raise ConfigError(
             "training.readers: the trials of a search read the prepared data themselves", "leave the readers out"
         )
-
-
-def _check_folder(folder: Path) -> None:
-    """Raises RunFolderError if the folder holds something else, before anything is written into it."""
-    if folder.is_file():
-        raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
-    if not folder.is_dir() or (folder / SETTINGS_FILE).is_file():
-        return
-    if any(item.name != LOCK_FILE and not item.name.startswith(".") for item in folder.iterdir()):
-        raise RunFolderError(f"{folder}: is not empty and holds no search", "name another folder with --run")
 
 
 def _check_same(folder: Path, settings: dict[str, Any]) -> None:

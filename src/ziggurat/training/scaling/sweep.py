@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import get_args
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import ConfigError, DivergedError, RunFolderError, ZigguratError, shorten
-from ziggurat.core.files import LOCK_FILE, locked_folder
+from ziggurat.core.errors import ConfigError, DivergedError, ZigguratError, shorten
+from ziggurat.core.files import locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare
+from ziggurat.training.run_folder.own_folder import check_own_folder
 from ziggurat.training.run_folder.run import SWEEP_FILE, Run
 from ziggurat.training.scaling.model_sizes import (
     SizedExperiment,
@@ -104,7 +105,7 @@ def scale(
         experiments = grown_experiments(experiment, sizes)
     if len(experiments) < MIN_SIZES:
         raise _too_few(len(experiments))
-    _check_folder(folder)
+    check_own_folder(folder, SWEEP_FILE, "scaling sweep")
     dataset = prepare(experiment, folder=prepared, progress=progress)
     if not dataset.split(split).rows:
         raise ConfigError(f"the {split} split has no rows", "choose another --split, or give data.split a share")
@@ -270,14 +271,3 @@ def _too_few(sizes: int) -> ConfigError:
         f"a power law has three constants and needs three model sizes or more, received {sizes}",
         "give three sizes or more: --sizes 5, or a longer --sizes-file FILE",
     )
-
-
-def _check_folder(folder: Path) -> None:
-    """Raises RunFolderError if the folder holds something else, before anything is written into it."""
-    if folder.is_file():
-        raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
-    if not folder.is_dir() or (folder / SWEEP_FILE).is_file():
-        return
-    if any(item.name != LOCK_FILE and not item.name.startswith(".") for item in folder.iterdir()):
-        kind = "is the folder of a single run" if (folder / "config.yaml").is_file() else "is not empty"
-        raise RunFolderError(f"{folder}: {kind} and holds no scaling sweep", "name another folder with --run")
