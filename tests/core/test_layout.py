@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -21,3 +22,9 @@ def test_no_file_is_longer_than_one_reads_at_a_time() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files if ".cache" not in path.parts}
     assert len(lines) > 800
     assert {str(path): count for path, count in lines.items() if count >= LINES} == {}
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(names) > 250
+    assert [name for name, count in names.items() if count > 1] == []  # pytest imports them by their names alone

@@ -163,12 +163,22 @@ def test_checksums_of_copied_blocks_are_added_to_a_manifest(tmp_path: Path, make
 
 
 def test_blocks_that_are_held_keep_no_file_open(make_dataset: MakeDataset) -> None:
-    blocks = make_dataset().split("train")
-    gc.collect()  # files that tests before this one have let go of
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    dataset = make_dataset()
+    blocks = dataset.split("train")
     held = [blocks.read(block) for _ in range(5) for block in range(16)]
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    gc.collect()
+    opened = [path for path in Path("/proc/self/fd").iterdir() if _leads_into(path, dataset.folder)]
+    assert opened == []
     assert len({block_checksum(block) for block in held}) == 16
+    with (dataset.folder / "train" / "00000.arrow").open("rb") as file:
+        assert _leads_into(Path(f"/proc/self/fd/{file.fileno()}"), dataset.folder)
+
+
+def _leads_into(descriptor: Path, folder: Path) -> bool:
+    try:
+        return descriptor.readlink().is_relative_to(folder)
+    except FileNotFoundError:  # the descriptor by which the folder of descriptors was listed
+        return False
 
 
 def test_damaged_offsets_of_version_1_are_named(make_dataset: MakeDataset) -> None:
