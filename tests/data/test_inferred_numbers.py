@@ -18,9 +18,9 @@ from ruamel.yaml import YAML
 from ziggurat.cli.init import draft_config
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.inference.columns import profile_column
-from ziggurat.data.inference.numbers import number_ways, rules_of_file
+from ziggurat.data.inference.numeric.numbers import number_ways, rules_of_file
+from ziggurat.data.inference.numeric.whole_numbers import is_quantity
 from ziggurat.data.inference.roles import Inference, infer
-from ziggurat.data.inference.whole_numbers import is_quantity
 from ziggurat.data.readers.cells.number_rules import NumberRules
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from ziggurat.data.inference.columns import profile_frame
-from ziggurat.data.inference.plain_numbers import plain_numbers, summarise_numbers
+from ziggurat.data.inference.numeric.plain_numbers import plain_numbers, summarise_numbers
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,14 @@ import polars as pl
 import pyarrow as pa
 
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference.numbers import number_ways
-from ziggurat.data.inference.plain_numbers import EXACT_FLOAT, all_whole, plain_numbers, present, summarise_numbers
+from ziggurat.data.inference.numeric.numbers import number_ways
+from ziggurat.data.inference.numeric.plain_numbers import (
+    EXACT_FLOAT,
+    all_whole,
+    plain_numbers,
+    present,
+    summarise_numbers,
+)
 from ziggurat.data.inference.times import number_times, text_times
 from ziggurat.data.inference.unread_times import unread_number_times, unread_text_times
 from ziggurat.data.readers.arrow_compute import pc
@@ -65,7 +71,7 @@ class ColumnProfile:
         time_note: what is known of that format.
         unread_time: why its cells, which look like times, are not read as times.
         number_ways: how its text cells can be read as numbers, if not as programs write them; the type is then text
-            until the way of the file is known (:mod:`ziggurat.data.inference.numbers`).
+            until the way of the file is known (:mod:`ziggurat.data.inference.numeric.numbers`).
         whole_floats: whether whole numbers are written or stored as floats, as in ``123.0``.
         example: a cell as written, where that is unusual.
         declared: the type that the header states (:mod:`ziggurat.data.inference.header_types`).

@@ -17,7 +17,7 @@ from ziggurat.data.inference.nested import (
     FlatSample,
     is_fractional_list,
 )
-from ziggurat.data.inference.plain_numbers import EXACT_FLOAT, all_whole
+from ziggurat.data.inference.numeric.plain_numbers import EXACT_FLOAT, all_whole
 from ziggurat.data.readers.json_lines.cells import is_list_of_lists
 from ziggurat.data.readers.json_lines.paths import Object, Steps, find_steps
 from ziggurat.data.readers.json_lines.repeated_keys import RepeatedKey

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
 
-from ziggurat.data.inference.plain_numbers import EXACT_FLOAT, all_whole
+from ziggurat.data.inference.numeric.plain_numbers import EXACT_FLOAT, all_whole
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.cells.typed import text_cells
 from ziggurat.data.readers.columnar.paths import (

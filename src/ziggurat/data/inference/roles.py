@@ -18,10 +18,10 @@ from ziggurat.data.inference.columns import ColumnProfile, number_profile, profi
 from ziggurat.data.inference.header_types import with_header_types
 from ziggurat.data.inference.labels import InferredLabel, is_binary
 from ziggurat.data.inference.layouts import Kind, Layout, label_of, recognise
-from ziggurat.data.inference.numbers import read_numbers, rules_of_file
+from ziggurat.data.inference.numeric.numbers import read_numbers, rules_of_file
+from ziggurat.data.inference.numeric.whole_numbers import is_quantity, whole_numbers
 from ziggurat.data.inference.sample import LogSample, read_sample
 from ziggurat.data.inference.times import parts_that_vary
-from ziggurat.data.inference.whole_numbers import is_quantity, whole_numbers
 from ziggurat.data.inference.words import (
     GROUP_WORDS,
     ID_WORDS,
