@@ -6,6 +6,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from ziggurat.cli.drafts.defaults import encoder, model_lines, transforms
@@ -246,6 +247,8 @@ def _features(found: Inference) -> Iterator[str]:
         note = found.sample.notes.get(feature.profile.name)
         comment, reason = (each + (f"; {note}" if note else "") for each in (_comment(feature), feature.reason))
         yield f"  - {text}  # {comment}" if feature.kind else f"  # - {text}  # left out: {reason}"
+        if feature.doubt:
+            yield f"  # - {_other_way(feature, names)}  # offered beside it: {feature.doubt}"
         if feature.kind == "sequence" and feature.table is not None:
             target = scalar(names[feature.table])
             pooling = f"pooling: {{name: target_attention, target: {target}}}"
@@ -299,6 +302,16 @@ def _feature(feature: InferredFeature, names: Mapping[str, str], shared: bool) -
         else:
             parts.append(f"encoder: {encoder(profile, shared)}")
     return f"{{{', '.join(parts)}}}"
+
+
+def _other_way(feature: InferredFeature, names: dict[str, str]) -> str:
+    """Returns the feature that reads a column of ids as a quantity, or one of quantities as ids."""
+    column = feature.profile.name
+    kind, ending = ("categorical", "id") if feature.kind == "numeric" else ("numeric", "number")
+    name = names[column]
+    while name in names.values():
+        name = f"{name}_{ending}"
+    return _feature(replace(feature, kind=kind), {**names, column: name}, shared=False)
 
 
 def _slices(found: Inference) -> str:

@@ -18,8 +18,9 @@ from ziggurat.data.inference.columns import ColumnProfile, number_profile, profi
 from ziggurat.data.inference.header_types import with_header_types
 from ziggurat.data.inference.labels import InferredLabel, is_binary
 from ziggurat.data.inference.layouts import Kind, Layout, label_of, recognise
+from ziggurat.data.inference.numeric.ids_or_quantity import count_of, ids_or_quantity, number_of_values
+from ziggurat.data.inference.numeric.label_order import Floats, label_numbers
 from ziggurat.data.inference.numeric.numbers import read_numbers, rules_of_file
-from ziggurat.data.inference.numeric.whole_numbers import is_quantity, whole_numbers
 from ziggurat.data.inference.sample import LogSample, read_sample
 from ziggurat.data.inference.times import parts_that_vary
 from ziggurat.data.inference.words import (
@@ -30,7 +31,6 @@ from ziggurat.data.inference.words import (
     SEQUENCE_WORDS,
     TIME_WORDS,
     WEIGHT_WORDS,
-    format_number,
     words,
 )
 from ziggurat.data.readers.cells.number_rules import PLAIN, NumberRules
@@ -50,12 +50,18 @@ _FEW_WITHOUT_TIME = 0.01
 
 @dataclass(frozen=True, slots=True)
 class InferredFeature:
-    """A feature, or an excluded column (``kind`` None), with the reason."""
+    """A feature, or an excluded column (``kind`` None), with the reason.
+
+    Attributes:
+        table: the column whose table a bag or sequence shares.
+        doubt: why whole numbers may be of the other kind, ids or quantities, after all; empty if there is no doubt.
+    """
 
     profile: ColumnProfile
     kind: Kind | None
     reason: str
     table: str | None = None
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +136,10 @@ def infer(
     group = named.get(layout.group) if layout is not None and layout.group else None
     group = group or next((profile for profile in named.values() if is_group(profile)), None)
     kinds = layout.kinds if layout is not None else {}
+    targets = [values for each in labels if (values := label_numbers(each, sample.frame)) is not None]
     features = [
         _known_feature(profile, time, kinds.get(profile.name))
-        or _infer_feature(profile, time, sample.frame[profile.name])
+        or _infer_feature(profile, time, sample.frame[profile.name], targets)
         for profile in rest
     ]
     if not any(feature.kind for feature in features):
@@ -258,21 +265,23 @@ def _known_feature(
         kind, why = known
         if kind == "numeric":
             return InferredFeature(profile, kind, why) if profile.numeric else None
-        return InferredFeature(profile, kind, f"{_count(profile)}; {why}" if kind else why)
+        return InferredFeature(profile, kind, f"{count_of(profile)}; {why}" if kind else why)
     if profile.declared == "float_seq":
         return InferredFeature(profile, None, LIST_OF_NUMBERS)
     if profile.declared == "float":
         return InferredFeature(profile, "numeric", "a number by its header") if profile.numeric else None
     if profile.many:
         sequence = bool(words(profile.name) & {*SEQUENCE_WORDS, "list"})
-        spread = f"{_values(profile.distinct)}, up to {profile.longest} a row"
+        spread = f"{number_of_values(profile.distinct)}, up to {profile.longest} a row"
         return InferredFeature(profile, "sequence" if sequence else "bag", f"{spread}; tokens by its header")
     if profile.rows >= 100 and profile.distinct > 0.95 * profile.rows * (1 - profile.missing):
         return InferredFeature(profile, None, "a token that is different in nearly every row")
-    return InferredFeature(profile, "categorical", f"{_count(profile)}; a token by its header")
+    return InferredFeature(profile, "categorical", f"{count_of(profile)}; a token by its header")
 
 
-def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl.Series) -> InferredFeature:
+def _infer_feature(
+    profile: ColumnProfile, time: ColumnProfile | None, cells: pl.Series, targets: Sequence[Floats]
+) -> InferredFeature:
     """Infers the kind of feature that a column is, or why it is excluded."""
     if not profile.name.strip():
         return InferredFeature(profile, None, "without a name, as an index that was written along")
@@ -301,7 +310,7 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
         return InferredFeature(profile, "vector", f"vectors of {profile.vector} numbers")
     if profile.many:
         sequence = bool(words(profile.name) & SEQUENCE_WORDS)
-        spread = f"{_values(profile.distinct)}, up to {profile.longest} a row"
+        spread = f"{number_of_values(profile.distinct)}, up to {profile.longest} a row"
         return InferredFeature(profile, "sequence" if sequence else "bag", spread)
     unique = profile.rows >= 100 and profile.distinct > 0.95 * profile.rows * (1 - profile.missing)
     if profile.ascending and unique and profile.type is ValueType.INTEGER:
@@ -311,14 +320,14 @@ def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None, cells: pl
     if profile.type is ValueType.TEXT:
         if unique:
             return InferredFeature(profile, None, "different in nearly every row: nothing that repeats")
-        return InferredFeature(profile, "categorical", _count(profile))
-    number, why = _is_quantity(profile, cells)
+        return InferredFeature(profile, "categorical", count_of(profile))
+    number, why, doubt = ids_or_quantity(profile, cells, targets)
     if not number and unique:
         return InferredFeature(profile, None, "an id that is different in nearly every row")
     if profile.whole_floats and not number:
         why += f"; whole numbers {'written' if profile.example else 'stored'} as floats"
         why += f", such as {profile.example}" * bool(profile.example)
-    return InferredFeature(profile, "numeric" if number else "categorical", why)
+    return InferredFeature(profile, "numeric" if number else "categorical", why, doubt=doubt)
 
 
 def _holds_times(profile: ColumnProfile) -> bool:
@@ -328,23 +337,6 @@ def _holds_times(profile: ColumnProfile) -> bool:
     return profile.is_temporal or (
         profile.time_format is not None and not (is_id and profile.time_format in EPOCH_UNITS)
     )
-
-
-def _is_quantity(profile: ColumnProfile, cells: pl.Series) -> tuple[bool, str]:
-    """Whether integers are quantities (True) or ids (False), and why."""
-    named = words(profile.name)
-    span = f"{format_number(profile.minimum)} … {format_number(profile.maximum)}"
-    if named & QUANTITY_WORDS and profile.distinct > 2:
-        return True, f"a quantity by its name, {span}"
-    if named & ID_WORDS or named & GROUP_WORDS:
-        return False, f"{_count(profile)}, ids by its name"
-    if profile.distinct <= 2:
-        return False, _count(profile)
-    dense = profile.span <= 2 * profile.distinct
-    if dense and profile.distinct <= 32:
-        return False, f"{_count(profile)}, few whole numbers"
-    number, why = is_quantity(whole_numbers(cells))
-    return (True, f"{why}, {span}") if number else (False, f"{_count(profile)}; {why}")
 
 
 def _shared_tables(features: list[InferredFeature], sample: LogSample) -> list[InferredFeature]:
@@ -413,13 +405,3 @@ def _infer_split(
     if time is not None:
         return InferredSplit("time", "the last rows test, those before them validate: no look ahead")
     return InferredSplit("random", "there is no time to split by")
-
-
-def _count(profile: ColumnProfile) -> str:
-    if profile.distinct_estimate > 1.05 * profile.distinct:
-        return f"{_values(profile.distinct)} in the sample, perhaps {profile.distinct_estimate:,} in all"
-    return _values(profile.distinct)
-
-
-def _values(count: int) -> str:
-    return "1 value" if count == 1 else f"{count:,} different values"

@@ -83,8 +83,8 @@ class Evidence:
         )
 
 
-def whole_numbers(cells: pl.Series) -> Values:
-    """Returns the cells that are whole numbers, of a column that holds no others; those of typed times are left out."""
+def whole_numbers(cells: pl.Series) -> pl.Series:
+    """Returns the cells of a column of whole numbers as Int64; those that are missing, or typed times, are null."""
     if cells.dtype == pl.String:
         text = cells.str.strip_chars().str.strip_prefix("+")
         integers = text.cast(pl.Int64, strict=False)
@@ -92,18 +92,26 @@ def whole_numbers(cells: pl.Series) -> Values:
         cells = integers if integers.null_count() <= floats.null_count() else floats
     elif cells.dtype.is_float():
         cells = cells.fill_nan(None)
-    return cells.drop_nulls().cast(pl.Int64, strict=False).drop_nulls().to_numpy()
+    return cells.cast(pl.Int64, strict=False)
 
 
-def is_quantity(values: Values) -> tuple[bool, str]:
-    """Whether whole numbers, at least three different ones, are quantities (True) or ids (False), and why."""
+def is_quantity(values: Values) -> tuple[bool, str, bool]:
+    """Whether whole numbers, at least three different ones, are quantities (True) or ids (False), why, and if surely.
+
+    Where it is not sure, what the numbers say of the label has more weight
+    (:mod:`ziggurat.data.inference.numeric.label_order`).
+    """
     found = Evidence.of(values)
     if found.span >= _WIDE and 0.3 <= found.lean <= 0.7:
-        return False, "spread over the whole range as hashes are"
+        return False, "spread over the whole range as hashes are", True
     if found.negative > 0.02:
-        return True, "some below 0"
+        return True, "some below 0", True
     if found.zeros > _MOSTLY_ZERO:
-        return True, "nearly all 0"
+        return True, "nearly all 0", True
+    return *_by_frequency(found), False
+
+
+def _by_frequency(found: Evidence) -> tuple[bool, str]:
     if found.recurrence >= 1.5 and found.fill < _GAPS:
         if found.uneven_digits >= _UNEVEN_DIGITS:
             return True, "round values, or prices"
