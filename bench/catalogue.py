@@ -19,7 +19,7 @@ from bench.quality.catalogue import (
     WUKONG_ABLATION,
 )
 from bench.quality.checkpoint_bytes import CHECKPOINT_BYTES
-from bench.quality.out_of_the_box import OUT_OF_THE_BOX
+from bench.quality.out_of_the_box import OUT_OF_THE_BOX, SEARCHED
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.checksums import CHECKSUMS
@@ -79,6 +79,7 @@ _ALL = (
     QUALITY_MOVIELENS_RATINGS,
     QUALITY_CENSUS,
     OUT_OF_THE_BOX,
+    SEARCHED,
     WUKONG_ABLATION,
     DHEN_ENSEMBLE,
     DHEN_PLANTED,

@@ -1,7 +1,7 @@
 """One log of the collection in its own process: `python -m bench.quality.default_trial SPEC.json OUT.json`.
 
 It reads a :class:`Spec` from SPEC.json, infers the config as ``ziggurat init`` does, prepares, trains and evaluates, or
-trains the baselines on the same prepared data, and writes the outcome to OUT.json.
+searches settings first, or trains the baselines on the same prepared data, and writes the outcome to OUT.json.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from ziggurat.report.baselines.compare import baseline_data, evaluate_baseline
 from ziggurat.report.baselines.data import BaselineData, BaselineResult
 from ziggurat.report.baselines.lightgbm_trials import fit_lightgbm, refit_lightgbm
 from ziggurat.report.baselines.logistic_regression import fit_logistic_regression
+from ziggurat.search.hyperparameters import search_hyperparameters
+from ziggurat.search.outputs import BEST_FILE
 from ziggurat.training import api
-from ziggurat.training.experiment import Experiment, parse_experiment
+from ziggurat.training.experiment import Experiment, load_experiment, parse_experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Spec:
         changes: dotted key -> value, set in the config of ``init``; a smoke run and trials of rules have some.
         baselines: whether to train the baselines in place of our model.
         trials: LightGBM's number of trials.
+        search: trials of ``ziggurat search hyperparameters``, whose best config is trained in place of that of
+            ``init``; 0 for none.
     """
 
     files: list[str]
@@ -51,6 +55,7 @@ class Spec:
     changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     baselines: bool = False
     trials: int = 20
+    search: int = 0
 
 
 def run(spec: Spec, scratch: Path) -> list[dict[str, Any]]:
@@ -67,7 +72,22 @@ def run(spec: Spec, scratch: Path) -> list[dict[str, Any]]:
     before = time.perf_counter() - started
     if spec.baselines:
         return _baselines(spec, experiment, dataset)
+    if spec.search:
+        experiment = _searched(spec, experiment, dataset, scratch / "search")
+        before = time.perf_counter() - started
     return [_train(experiment, dataset, seed, scratch / f"run-{seed}", before) for seed in spec.seeds]
+
+
+def _searched(spec: Spec, experiment: Experiment, dataset: Dataset, folder: Path) -> Experiment:
+    """Returns the best config of a search with the first seed, a thread to each trial."""
+    training = experiment.training.model_copy(update={"seed": spec.seeds[0], "threads": 1})
+    experiment = experiment.model_copy(update={"training": training})
+    found = search_hyperparameters(
+        experiment, folder, trials=spec.search, jobs=spec.threads, seed=spec.seeds[0], prepared=dataset.folder
+    )
+    assert found.missing == 0
+    best = load_experiment(folder / BEST_FILE)
+    return best.model_copy(update={"training": best.training.model_copy(update={"threads": spec.threads})})
 
 
 def _train(experiment: Experiment, dataset: Dataset, seed: int, folder: Path, before: float) -> dict[str, Any]:
