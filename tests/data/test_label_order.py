@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from ziggurat.cli.init import draft_config
-from ziggurat.data.inference.numeric.label_order import LabelOrder, label_order
+from ziggurat.data.inference.label_order import LabelOrder, label_order
 from ziggurat.training.api import prepare
 from ziggurat.training.experiment import parse_experiment
 

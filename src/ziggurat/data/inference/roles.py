@@ -16,10 +16,10 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.schema import MOST_NUMBERS, ValueType
 from ziggurat.data.inference.columns import ColumnProfile, number_profile, profile_frame, split_cells
 from ziggurat.data.inference.header_types import with_header_types
+from ziggurat.data.inference.ids_or_quantity import count_of, ids_or_quantity, number_of_values
+from ziggurat.data.inference.label_order import Floats, label_numbers
 from ziggurat.data.inference.labels import InferredLabel, is_binary
 from ziggurat.data.inference.layouts import Kind, Layout, label_of, recognise
-from ziggurat.data.inference.numeric.ids_or_quantity import count_of, ids_or_quantity, number_of_values
-from ziggurat.data.inference.numeric.label_order import Floats, label_numbers
 from ziggurat.data.inference.numeric.numbers import read_numbers, rules_of_file
 from ziggurat.data.inference.sample import LogSample, read_sample
 from ziggurat.data.inference.times import parts_that_vary

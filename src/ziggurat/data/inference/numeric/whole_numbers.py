@@ -99,7 +99,7 @@ def is_quantity(values: Values) -> tuple[bool, str, bool]:
     """Whether whole numbers, at least three different ones, are quantities (True) or ids (False), why, and if surely.
 
     Where it is not sure, what the numbers say of the label has more weight
-    (:mod:`ziggurat.data.inference.numeric.label_order`).
+    (:mod:`ziggurat.data.inference.label_order`).
     """
     found = Evidence.of(values)
     if found.span >= _WIDE and 0.3 <= found.lean <= 0.7:

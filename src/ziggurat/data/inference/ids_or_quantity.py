@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from ziggurat.data.inference.columns import ColumnProfile
-from ziggurat.data.inference.numeric.label_order import Floats, LabelOrder, label_order
+from ziggurat.data.inference.label_order import Floats, LabelOrder, label_order
 from ziggurat.data.inference.numeric.whole_numbers import is_quantity, whole_numbers
 from ziggurat.data.inference.words import GROUP_WORDS, ID_WORDS, QUANTITY_WORDS, format_number, words
 
