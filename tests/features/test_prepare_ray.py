@@ -163,5 +163,5 @@ def test_workers_that_die_repeatedly_are_an_error(logs: Path, tmp_path: Path, mo
 
 def test_workers_with_other_versions_are_rejected(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "__version__", "1.0")  # of this process; the workers import their own
-    with pytest.raises(EnvironmentMismatch, match=r"host .*: a worker has numpy 2.*, the preparation has numpy 1\.0\n"):
+    with pytest.raises(EnvironmentMismatch, match=r"host .*: a worker has numpy 2.*, the caller has numpy 1\.0\n"):
         run(log_experiment(logs), tmp_path / "prepared", RayCluster())

@@ -28,7 +28,17 @@ def hyperparameters_command(
     prepared: PreparedOutput = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the search; default: searches/NAME.")] = None,
     hours: Annotated[float | None, typer.Option(help="Stop after so many hours; run it again to go on.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; they share the cores.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trials at a time; they share the cores. Default: 1, or the CPUs of --ray."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Train the trials on a Ray cluster: HOST:PORT of its head, auto, or local. Needs ziggurat[ray].",
+        ),
+    ] = None,
     space: Annotated[
         Path | None, typer.Option(help="YAML file with keys to vary; default: what follows from the config.")
     ] = None,
@@ -41,6 +51,7 @@ def hyperparameters_command(
       ziggurat search hyperparameters exp.yaml --trials 30
       ziggurat search hyperparameters exp.yaml --trials 100 --hours 8 --jobs 4
       ziggurat search hyperparameters exp.yaml --trials 30 --space space.yaml
+      ziggurat search hyperparameters exp.yaml --trials 200 --ray 10.0.0.1:6379
     """
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
@@ -53,7 +64,7 @@ def hyperparameters_command(
     with console_progress() as progress:
         searched = search_hyperparameters(
             experiment, run, trials=trials, hours=hours, jobs=jobs, space=space, seed=seed, prepared=prepared,
-            progress=progress,
+            ray=ray, progress=progress,
         )  # fmt: skip
     if searched.missing:
         why = f"stopped by {searched.signal.name}" if searched.signal is not None else "the time is up"

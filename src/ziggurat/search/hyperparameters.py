@@ -8,12 +8,14 @@ that the search resumes however it ended; trials that were running go on from th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import signal
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from ziggurat.search import outputs
 from ziggurat.search.page import PAGE_FILE, write_page
 from ziggurat.search.space import Space, default_space, own_settings, read_space, with_settings
 from ziggurat.search.study import WHOLE, Study, TrialRecord
-from ziggurat.search.trial_process import Ended, TrialProcess, discard
+from ziggurat.search.trial_process import Ended, LocalProcess, Start, TrialProcess, discard
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, as_experiment, differing_keys
 from ziggurat.training.preparation import prepare
@@ -73,10 +75,11 @@ def search_hyperparameters(
     *,
     trials: int,
     hours: float | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     space: str | Path | None = None,
     seed: int = 0,
     prepared: str | Path | None = None,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> Searched:
     """Searches settings that validate better, or resumes such a search.
@@ -88,23 +91,25 @@ def search_hyperparameters(
         folder: the folder of the search; default: ``searches/NAME``.
         trials: how many trials the search has in all, with those of earlier calls.
         hours: after so long, this call stops; the same call resumes it.
-        jobs: trials that run at a time, which share the cores.
+        jobs: trials that run at a time, which share the cores; default: one, on a cluster one for each GPU or CPU.
         space: a YAML file with the keys to vary and their values; default: what follows from the config.
         seed: seeds the choice of settings. The trials all train with ``training.seed``.
         prepared: folder of the encoded dataset; default: as in :func:`~ziggurat.training.api.prepare`.
+        ray: address of a Ray cluster whose hosts train the trials; they see both folders under the same paths.
         progress: where to show progress.
 
     Raises:
         ConfigError: an argument, a key of the space or the config is not possible.
         FolderInUse: another process searches in the folder.
         RunFolderError: the folder holds something else, or a search of another config, space or dataset.
-        EnvironmentMismatch: Optuna is not installed, or a trial died of a fault that is not its settings'.
+        EnvironmentMismatch: Optuna or Ray is not installed, the cluster cannot be reached, or a trial died of a fault
+            that is not its settings'.
         ZigguratError: the config itself cannot be trained, or the disk is full.
     """
     check_engine()
-    for name, value, least in (("trials", trials, 1), ("jobs", jobs, 1)):
-        if value < least:
-            raise ConfigError(f"a search needs {least} {name} or more, received {value}", f"give --{name} {least}")
+    for name, value in (("trials", trials), ("jobs", jobs)):
+        if value is not None and value < 1:
+            raise ConfigError(f"a search needs 1 {name} or more, received {value}", f"give --{name} 1")
     if hours is not None and not hours > 0:
         raise ConfigError(f"hours: received {hours}", "give more than 0, or leave --hours out")
     experiment = as_experiment(experiment)
@@ -128,7 +133,18 @@ def search_hyperparameters(
         settings["dataset"] = dataset.fingerprint
         _check_same(folder, settings)
         write_json(folder / SETTINGS_FILE, settings)
-        return _Search(folder, experiment, found, dataset, seed, trials, jobs, progress).run(deadline)
+        with contextlib.ExitStack() as stack:
+            if ray is None:
+                jobs = jobs or 1
+                threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+                start: Start = partial(LocalProcess, threads=threads)
+            else:
+                from ziggurat.features.preparation.ray_cluster import RayCluster
+                from ziggurat.search.ray_trial import ray_start
+
+                cluster = stack.enter_context(RayCluster(ray))
+                jobs, start = ray_start(cluster, dataset.folder.resolve(), jobs, experiment.training.device)
+            return _Search(folder, experiment, found, dataset, seed, trials, jobs, start, progress).run(deadline)
 
 
 class _Search:
@@ -143,17 +159,17 @@ class _Search:
         seed: int,
         trials: int,
         jobs: int,
+        start: Start,
         progress: Progress,
     ) -> None:
         self.folder, self.experiment, self.space, self.dataset = folder, experiment, space, dataset
-        self.trials, self.jobs, self.progress = trials, jobs, progress
+        self.trials, self.jobs, self.start, self.progress = trials, jobs, start, progress
         self.monitor = experiment.training.monitor
         self.own = own_settings(experiment, space)
         self.study = Study(
             folder / JOURNAL_FILE, space, self.own, higher_is_better=higher_is_better(self.monitor),
             first_share=_first_share(experiment, dataset.split("train").rows), seed=seed,
         )  # fmt: skip
-        self._threads = max(1, len(os.sched_getaffinity(0)) // jobs)
         self._processes: dict[int, TrialProcess] = {}
         self._pruned: set[int] = set()
 
@@ -203,7 +219,7 @@ class _Search:
             return
         run = self.run_folder(number)
         run.parent.mkdir(exist_ok=True)
-        self._processes[number] = TrialProcess(number, experiment, run, self.dataset.folder, self._threads)
+        self._processes[number] = TrialProcess(number, experiment, run, self.dataset.folder, self.start)
 
     def run_folder(self, number: int) -> Path:
         return self.folder / TRIALS / f"{number:04d}"

@@ -1,9 +1,9 @@
-"""Trains one trial: ``python -m ziggurat.search.trial SPEC OUT``, which a search starts as a process of its own.
+"""Trains one trial: ``python -m ziggurat.search.trial SPEC OUT PARENT``, which a search starts as a process of its own.
 
-``SPEC`` is a JSON file with the experiment, the folder of the prepared data, the run folder, and the id of the process
-that searches. ``OUT`` gets the figures on validation, or the error, of which the user is told. The test split is not
-evaluated, so that nothing can be chosen by it. A trial that was stopped resumes from its last checkpoint. It does not
-outlive the process that searches.
+``SPEC`` is a JSON file with the experiment, the folder of the prepared data and the run folder. ``OUT`` gets the
+figures on validation, or the error, of which the user is told. The test split is not evaluated, so that nothing can be
+chosen by it. A trial that was stopped resumes from its last checkpoint. It does not outlive the process with the id
+``PARENT``, which started it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def end_with_parent(parent: int) -> None:
 
 def main() -> None:
     """Trains what the file named by the first argument says; the second names the file of the outcome."""
+    end_with_parent(int(sys.argv[3]))
     spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    end_with_parent(spec["parent"])
     write_json(Path(sys.argv[2]), run_trial(spec))
 
 

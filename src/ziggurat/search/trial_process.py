@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from ziggurat.core.files import write_json
 from ziggurat.training.experiment import Experiment
@@ -37,6 +37,85 @@ class Ended:
     tail: str
 
 
+class Process(Protocol):
+    """A process that trains a trial, here or on another host."""
+
+    def poll(self) -> int | None:
+        """Returns its exit status, minus the signal that ended it; None while it runs."""
+        ...
+
+    def stop(self) -> None:
+        """Has it save its state and end."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        ...
+
+
+class Start(Protocol):
+    """Starts the process that trains what ``files`` say."""
+
+    def __call__(self, files: TrialFiles) -> Process:
+        """Starts it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFiles:
+    """The files beside the run folder of a trial.
+
+    Attributes:
+        spec: the experiment and its folders.
+        out: what the trial writes when it ends.
+        errors: its error output.
+        stop: is written to have the trial stop, where no signal can reach it.
+    """
+
+    spec: Path
+    out: Path
+    errors: Path
+    stop: Path
+
+    @classmethod
+    def of(cls, run: Path) -> Self:
+        return cls(*(run.with_name(f"{run.name}.{ending}") for ending in ("json", "out.json", "txt", "stop")))
+
+
+class LocalProcess:
+    """A trial in a process of this machine.
+
+    Args:
+        files: the files of the trial.
+        threads: threads of torch, unless ``training.threads`` says another number.
+    """
+
+    def __init__(self, files: TrialFiles, threads: int) -> None:
+        self._process = start_trial(files, threads)
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def start_trial(files: TrialFiles, threads: int) -> subprocess.Popen[bytes]:
+    """Starts a process that trains a trial, and does not outlive this one."""
+    command = [sys.executable, "-m", "ziggurat.search.trial", str(files.spec), str(files.out), str(os.getpid())]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    with files.errors.open("wb") as errors:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
+            process_group=0,  # Ctrl-C reaches the search alone, which decides
+        )  # fmt: skip
+
+
 class TrialProcess:
     """Starts or resumes a trial.
 
@@ -45,24 +124,19 @@ class TrialProcess:
         experiment: its experiment.
         folder: its run folder.
         prepared: the prepared data that all trials share.
-        threads: threads of torch, unless ``training.threads`` says another number.
+        start: starts its process.
     """
 
-    def __init__(self, number: int, experiment: Experiment, folder: Path, prepared: Path, threads: int) -> None:
+    def __init__(self, number: int, experiment: Experiment, folder: Path, prepared: Path, start: Start) -> None:
+        folder = folder.resolve()
         self.number, self.experiment, self.folder = number, experiment, folder
         self.started = time.monotonic()
-        self._out, self._spec, self._errors = (scratch(folder, ending) for ending in ("out.json", "json", "txt"))
-        self._out.unlink(missing_ok=True)
+        self._files = TrialFiles.of(folder)
+        for path in (self._files.out, self._files.stop):
+            path.unlink(missing_ok=True)
         values = experiment.model_dump(mode="json")
-        spec = {"experiment": values, "prepared": str(prepared), "run": str(folder), "parent": os.getpid()}
-        write_json(self._spec, spec)
-        command = [sys.executable, "-m", "ziggurat.search.trial", str(self._spec), str(self._out)]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
-                process_group=0,  # Ctrl-C reaches the search alone, which decides
-            )  # fmt: skip
+        write_json(self._files.spec, {"experiment": values, "prepared": str(prepared.resolve()), "run": str(folder)})
+        self._process = start(self._files)
         self._seen_bytes, self._seen_step = -1, 0
 
     @property
@@ -86,29 +160,24 @@ class TrialProcess:
         status = self._process.poll()
         if status is None:
             return None
-        result = json.loads(self._out.read_text(encoding="utf-8")) if self._out.exists() else {}
-        lines = self._errors.read_text(encoding="utf-8", errors="replace").splitlines()
+        files = self._files
+        result = json.loads(files.out.read_text(encoding="utf-8")) if files.out.exists() else {}
+        lines = files.errors.read_text(encoding="utf-8", errors="replace").splitlines()
         return Ended(result, status, "\n".join(lines[-_TAIL_LINES:]))
 
     def stop(self) -> None:
         """Has the trial save its state and end."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        self._process.stop()
 
     def kill(self) -> None:
         """Ends the process at once, and waits for that."""
         self._process.kill()
-        self._process.wait()
-
-
-def scratch(folder: Path, ending: str) -> Path:
-    """Returns the path of a file beside the run folder of a trial."""
-    return folder.with_name(f"{folder.name}.{ending}")
 
 
 def discard(folder: Path, *, keep_run: bool = False) -> None:
     """Deletes the run folder of a trial that has ended, unless it is to be kept, and the files beside it."""
     if not keep_run:
         shutil.rmtree(folder, ignore_errors=True)
-    for ending in ("out.json", "json", "txt"):
-        scratch(folder, ending).unlink(missing_ok=True)
+    files = TrialFiles.of(folder)
+    for path in (files.spec, files.out, files.errors, files.stop):
+        path.unlink(missing_ok=True)

@@ -1,4 +1,6 @@
-"""Runs a preparation on a Ray cluster. Only this module uses Ray, and it imports Ray when the cluster is entered.
+"""Runs a preparation, or the trials of a search, on a Ray cluster.
+
+Only this module uses Ray, and it imports Ray when the cluster is entered.
 
 Ray schedules the work, sends shared data once to each host, and retries an item whose worker or host is lost.
 """
@@ -85,6 +87,40 @@ class RayCluster:
             for future in running:
                 ray.cancel(future)
 
+    def resources(self) -> tuple[int, int]:
+        """Returns how many CPUs and GPUs the cluster has."""
+        found = _ray().cluster_resources()
+        return max(1, int(found.get("CPU", 1))), int(found.get("GPU", 0))
+
+    def submit(self, work: Callable[..., Any], *arguments: Any, cpus: int, gpus: int) -> Any:
+        """Starts ``work`` on a host with that many CPUs and GPUs to spare, again if its worker or host is lost.
+
+        Args:
+            work: a function that can be pickled by its name.
+            arguments: what it is called with.
+            cpus: CPUs that it needs.
+            gpus: GPUs that it needs.
+
+        Returns: what :meth:`poll` and :meth:`cancel` take.
+        """
+        task = _ray().remote(num_cpus=cpus, num_gpus=gpus, max_retries=MAX_TRIES - 1)(_call_on_worker)
+        return task.remote(_Environment.current(), work, arguments)
+
+    def poll(self, future: Any) -> Any:
+        """Returns what the work of a future returned, which is not None; None if it has not ended.
+
+        Raises:
+            WorkersLost: several workers died at it, or the cluster failed.
+            ZigguratError: the work raised it.
+        """
+        ray = _ray()
+        ready, _ = ray.wait([future], timeout=0)
+        return _result(ray, future) if ready else None
+
+    def cancel(self, future: Any) -> None:
+        """Ends the work of a future, and the worker that does it."""
+        _ray().cancel(future, force=True)
+
 
 @dataclass(frozen=True, slots=True)
 class _Environment:
@@ -159,21 +195,25 @@ def _ray(*, loopback: bool = False) -> Any:
         if error.name != "ray":
             raise
         raise EnvironmentMismatch(
-            "preparation on a cluster needs Ray, which is not installed", "pip install 'ziggurat[ray]'"
+            "--ray: work on a cluster needs Ray, which is not installed", "pip install 'ziggurat[ray]'"
         ) from None
 
 
 def _run_on_worker(caller: _Environment, work: Callable[[Shared, Item], Result], shared: Shared, item: Item) -> Result:
     """Runs on a worker: calls ``work`` in the caller's working folder, after checking that the versions are equal."""
+    return _call_on_worker(caller, work, (shared, item))
+
+
+def _call_on_worker(caller: _Environment, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     worker = _Environment.current()
     if worker.versions != caller.versions:
         wrong = next((own, asked) for own, asked in zip(worker.versions, caller.versions, strict=True) if own != asked)
         raise EnvironmentMismatch(
-            f"host {socket.gethostname()}: a worker has {' '.join(wrong[0])}, the preparation has {' '.join(wrong[1])}",
+            f"host {socket.gethostname()}: a worker has {' '.join(wrong[0])}, the caller has {' '.join(wrong[1])}",
             "install the same versions on every host of the cluster: requirements/lock.txt",
         )
     with contextlib.chdir(caller.folder) if caller.folder.is_dir() else contextlib.nullcontext():
-        return work(shared, item)
+        return work(*arguments)
 
 
 def _result(ray: Any, future: Any) -> Any:
@@ -186,7 +226,11 @@ def _result(ray: Any, future: Any) -> Any:
     except ray.exceptions.RayError as error:
         first_line = next(iter(str(error).strip().splitlines()), "")
         died = isinstance(error, ray.exceptions.WorkerCrashedError)
-        what = f"{MAX_TRIES} workers died at the same file range, table or file" if died else "the Ray cluster failed"
+        what = (
+            f"{MAX_TRIES} workers died at the same file range, table, file or trial"
+            if died
+            else "the Ray cluster failed"
+        )
         raise WorkersLost(
             f"{what} ({type(error).__name__}: {first_line})",
             "check whether the workers' hosts run out of memory, and give Ray fewer CPUs there (ray start --num-cpus "
