@@ -34,9 +34,14 @@ def encoder(profile: ColumnProfile, shared: bool) -> str:
     return f"{{name: vocabulary, min_count: {min_count if rare else 1}}}"
 
 
+def _has_buckets(profile: ColumnProfile) -> bool:
+    """Whether a number becomes one of few buckets: many values are missing, which get one of their own."""
+    return profile.missing > 0.2 and profile.distinct > 8
+
+
 def transforms(profile: ColumnProfile) -> Iterator[str]:
     """Chooses buckets if many values are missing (these get a bucket); else the place among evenly spaced quantiles."""
-    if profile.missing > 0.2 and profile.distinct > 8:
+    if _has_buckets(profile):
         yield "{name: bucketise, bins: 20}"
         return
     yield "{name: fill, value: median}"
@@ -45,7 +50,7 @@ def transforms(profile: ColumnProfile) -> Iterator[str]:
 
 def model_lines(found: Inference) -> Iterator[str]:
     """Yields the sections ``embeddings``, ``model``, ``optimizer`` and ``training``."""
-    numbers = sum(feature.kind == "numeric" for feature in found.features)
+    numbers = any(feature.kind == "numeric" and not _has_buckets(feature.profile) for feature in found.features)
     probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
     batch, rows = _batch_rows(found), _training_rows(found)
     many = rows >= MANY_ROWS
