@@ -17,6 +17,7 @@ from ziggurat.cli import (
     checkpoint,
     datasets,
     doctor,
+    ensemble,
     evaluate,
     generate,
     ingest,
@@ -46,7 +47,8 @@ app.command("prepare", short_help="Fit encoders, write the encoded dataset.")(pr
 app.command("plan", short_help="Plan the sharding of tables.")(plan.command)
 app.command("ingest", short_help="Serve batches to trainers.")(ingest.command)
 app.command("train", short_help="Prepare if needed, train, resume.")(train.command)
-app.command("evaluate", short_help="Compute a run's metrics on a split.")(evaluate.command)
+app.command("ensemble", short_help="Average several checkpoints.")(ensemble.command)
+app.command("evaluate", short_help="Compute metrics on a split.")(evaluate.command)
 app.command("predict", short_help="Score raw logs with a run.")(predict.command)
 app.command("report", short_help="Write a run's report as one HTML file.")(report.command)
 app.command("scale", short_help="Train growing sizes, fit a scaling law.")(scale.command)

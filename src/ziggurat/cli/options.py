@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The experiment's YAML file.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
+RunOrEnsemble = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a run or of an ensemble.", show_default=False)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

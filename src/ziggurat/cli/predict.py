@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ziggurat.cli.options import Checkpoint, RunFolder
+from ziggurat.cli.options import Checkpoint, RunOrEnsemble
 
 
 class OnBadRow(enum.Enum):
@@ -19,7 +19,7 @@ class OnBadRow(enum.Enum):
 
 
 def command(
-    run: RunFolder,
+    run: RunOrEnsemble,
     files: Annotated[
         list[str],
         typer.Argument(
@@ -49,8 +49,9 @@ def command(
     A prediction is a probability, or a number in the label's units.
 
     \b
-    Example:
+    Examples:
       ziggurat predict runs/shop new.csv --out scored.parquet
+      ziggurat predict ensembles/shop new.csv --out scored.parquet
     """
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api

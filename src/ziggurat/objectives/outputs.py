@@ -88,6 +88,10 @@ class Outputs(nn.Module):
         ]
         return torch.stack(losses, dim=1)
 
+    def losses_of(self, number: int, columns_BC: Tensor, label_B: Tensor) -> Tensor:
+        """Returns the loss of each row (B,) for the task of this number, of that task's columns alone."""
+        return self._parts[number].loss(columns_BC, label_B)
+
     def row_losses(self, columns_BC: Tensor, labels_BT: Tensor, counts_BT: Tensor | None = None) -> Tensor:
         """Returns the loss of each row (B,): the mean over its tasks, by their weights and those of the row.
 

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from ziggurat.training.ensemble.build import BuiltEnsemble, build_ensemble
+from ziggurat.training.ensemble.ensemble import Ensemble
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import load_experiment
 from ziggurat.training.placement.planning import compare_planners, plan, train_planner
@@ -19,10 +21,13 @@ from ziggurat.training.run_folder.run import open_run as load_run
 from ziggurat.training.train import Outcome, train
 
 __all__ = [
+    "BuiltEnsemble",
+    "Ensemble",
     "Outcome",
     "Predicted",
     "Predictor",
     "SwappablePredictor",
+    "build_ensemble",
     "compare_planners",
     "evaluate",
     "load_experiment",

@@ -15,12 +15,13 @@ from ziggurat.data.encoded.dataset import SplitBlocks
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.parallel.world import World
+from ziggurat.training.ensemble.combined import CombinedRecommender
 from ziggurat.training.recommender import Recommender
 
 
 @torch.no_grad()
 def evaluate_split(
-    recommender: Recommender,
+    recommender: Recommender | CombinedRecommender,
     blocks: SplitBlocks,
     schema: Schema,
     device: torch.device,
@@ -34,7 +35,7 @@ def evaluate_split(
     all rows.
 
     Args:
-        recommender: the recommender, on ``device``.
+        recommender: the recommender of a run or of an ensemble, on ``device``.
         blocks: the rows of the split.
         schema: the schema of the dataset.
         device: the device of the model.

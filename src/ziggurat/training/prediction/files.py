@@ -20,6 +20,7 @@ from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.quarantine import Policy, Quarantine, output_quarantine
 from ziggurat.objectives.losses import Quantile
 from ziggurat.objectives.task import Task
+from ziggurat.training.ensemble.ensemble import Ensemble
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.prediction.advice import advice_for_prediction, form_of_files
 from ziggurat.training.prediction.pass_through import PassThrough, open_pass_through
@@ -44,7 +45,7 @@ class Predicted:
 
 
 def predict_files(
-    run: Run | str | Path,
+    run: Run | Ensemble | str | Path,
     files: str | Path | Sequence[str | Path],
     out: str | Path,
     checkpoint: str = "best",
@@ -62,11 +63,11 @@ def predict_files(
     to ``OUT.quarantine.jsonl`` while the others keep their order. Files without rows give an output without rows.
 
     Args:
-        run: the run or its folder.
+        run: the run or the ensemble, or its folder.
         files: a path, folder or pattern, or several, in the format of the run's config or in that of their suffixes.
         out: the output, ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``. The output and the quarantine appear when they
             are complete, or not at all.
-        checkpoint: ``best``, ``last`` or a step.
+        checkpoint: ``best``, ``last`` or a step of a run; an ensemble has its own.
         progress: where to show progress.
         on_bad_row: ``fail`` or ``quarantine``; default: the run's own ``data.on_bad_row``.
         levels: also write the probability of each level of ordinal labels, as ``probability:LEVEL``.

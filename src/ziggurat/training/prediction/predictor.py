@@ -1,4 +1,4 @@
-"""Predicts raw rows with the transform and the weights of a run.
+"""Predicts raw rows with the transform and the weights of a run, or of an ensemble of runs.
 
 Shape legend: B rows, T labels, C columns of all labels.
 """
@@ -28,14 +28,15 @@ from ziggurat.data.readers.table_reader import read_table
 from ziggurat.objectives.task import column_slices
 from ziggurat.parallel.environment import has_other_ranks
 from ziggurat.storage.prefetcher import TooManyRows
-from ziggurat.training.open_recommender import open_recommender
+from ziggurat.training.ensemble.combined import CombinedRecommender, check_no_checkpoint, open_model
+from ziggurat.training.ensemble.ensemble import Ensemble, open_run_or_ensemble
 from ziggurat.training.prediction.advice import hint_for_prediction
 from ziggurat.training.prediction.not_finite import damaged_rows, largest_input
 from ziggurat.training.prediction.rows_in_memory import Table, to_arrow
 from ziggurat.training.prediction.users import Users
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender import Recommender
-from ziggurat.training.run_folder.run import Run, open_run
+from ziggurat.training.run_folder.run import Run
 
 LARGE_BYTES = 16 * 2**20
 """Bytes of a model that are freed at once when it is closed, at the price of a garbage collection of .1 to .2 s; a
@@ -60,26 +61,30 @@ class ScoredBlock:
 
 
 class Predictor:
-    """Scores raw rows with a trained run; use it in a ``with`` block, or call :meth:`close`.
+    """Scores raw rows with a trained run or an ensemble; use it in a ``with`` block, or call :meth:`close`.
 
     Several predictors may be open in a process, beside a training or not, and be opened and closed by different
     threads in any order. Threads may share a predictor; they take turns with the model.
 
     Args:
-        run: the run or its folder.
-        checkpoint: ``best``, ``last`` or a step.
+        run: the run or the ensemble, or its folder. Of an ensemble, rows are read and encoded once, and each member
+            computes its outputs from them.
+        checkpoint: ``best``, ``last`` or a step of a run; an ensemble has its own.
 
     Attributes:
+        run: the run or the ensemble.
         note: a note for the user about the weights, if any.
         tasks: the labels, in the order of the predictions.
 
     Raises:
-        RunFolderError: there is no such run or checkpoint, or its weights are not finite.
+        RunFolderError: there is no such run or checkpoint, or its weights are not finite; of an ensemble, the message
+            names the member.
+        ConfigError: a checkpoint of an ensemble was asked for.
         EnvironmentMismatch: the process is one of several ranks.
         ForkedProcess: the process was forked from one that had computed.
     """
 
-    def __init__(self, run: Run | str | Path, checkpoint: str = "best") -> None:
+    def __init__(self, run: Run | Ensemble | str | Path, checkpoint: str = "best") -> None:
         check_engine()
         refuse_fork()
         if has_other_ranks():
@@ -87,7 +92,8 @@ class Predictor:
                 f"prediction runs in one process, but a launcher started {os.environ['WORLD_SIZE']} ranks",
                 "predict without torchrun and --nproc; for more speed, split the files and start several processes",
             )
-        self.run = run if isinstance(run, Run) else open_run(run)
+        self.run = run if isinstance(run, Run | Ensemble) else open_run_or_ensemble(run)
+        check_no_checkpoint(self.run, checkpoint)
         self.transform = self.run.transform()
         self.labels = self.transform.schema.labels
         self.tasks = self.run.experiment.tasks(self.transform.schema)
@@ -98,10 +104,11 @@ class Predictor:
         self._turn = threading.Lock()
         with explained_thread_limit(), contextlib.ExitStack() as stack:
             with process_group(self._device):  # the lookup needs it only while it is assembled
-                layout = self.run.experiment.layout(self.transform.schema)
-                opening = open_recommender(self.run, layout, self._device, prepared=None, checkpoint=checkpoint)
+                opening = open_model(
+                    self.run, self.transform.schema, self._device, prepared=None, checkpoint=checkpoint
+                )
                 opened = stack.enter_context(opening)
-            self._recommender: Recommender | None = opened.recommender
+            self._recommender: Recommender | CombinedRecommender | None = opened.recommender
             self.note = opened.note
             self._recommender.eval()
             self._resources = stack.pop_all()
@@ -132,7 +139,7 @@ class Predictor:
         return self._users.ended
 
     @property
-    def recommender(self) -> Recommender:
+    def recommender(self) -> Recommender | CombinedRecommender:
         """The model.
 
         Raises:
@@ -221,21 +228,31 @@ class Predictor:
     def _not_finite(self, columns: Columns, row: int, where: str) -> DataError | RunFolderError:
         """Returns the error for an encoded row whose output is not a finite number."""
         batch = columns.batch(np.array([row])).to(self._device)
-        with self._turn:
-            damaged = damaged_rows(self.recommender, batch)
-        if damaged is not None:
+        recommender = self.recommender
+        parts = recommender.members if isinstance(recommender, CombinedRecommender) else [recommender]
+        for number, part in enumerate(parts):
+            with self._turn:
+                damaged = damaged_rows(part, batch)
+            if damaged is None:
+                continue
+            if isinstance(self.run, Ensemble):
+                member = self.run.members[number]
+                return RunFolderError(
+                    f"{where}: cannot be predicted: {damaged} (member {member} of {self.run.folder})",
+                    "make the ensemble again without this member",
+                )
             return RunFolderError(
                 f"{where}: cannot be predicted: {damaged} (checkpoint {self._checkpoint!r} of {self.run.folder})",
                 f"choose another checkpoint (`ziggurat checkpoint list {self.run.folder}`)",
             )
-        largest = largest_input(self.recommender, batch)
+        largest = largest_input(parts[0], batch)
         return DataError(
             f"{where}: cannot be predicted: the model computes no finite number from it{largest}",
             "correct extreme values; to train a model that bears them, add a `clip` or `log` transform",
         )
 
 
-def predict(run: Run | str | Path, rows: Table, checkpoint: str = "best") -> npt.NDArray[np.float32]:
+def predict(run: Run | Ensemble | str | Path, rows: Table, checkpoint: str = "best") -> npt.NDArray[np.float32]:
     """Returns the predictions (B, T) for rows in memory: a pyarrow Table, a polars DataFrame or a mapping of columns.
 
     Each call loads the run; use a :class:`Predictor` for many calls.

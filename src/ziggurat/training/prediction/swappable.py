@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ziggurat.core.errors import PredictorClosed
 from ziggurat.data.readers.blocks import RawBlock
+from ziggurat.training.ensemble.ensemble import Ensemble
 from ziggurat.training.prediction.predictor import Predictor, ScoredBlock
 from ziggurat.training.prediction.rows_in_memory import Table
 from ziggurat.training.process_group import refuse_fork
@@ -29,14 +30,14 @@ class SwappablePredictor:
     During a swap both models are in memory.
 
     Args:
-        run: the run or its folder.
-        checkpoint: ``best``, ``last`` or a step.
+        run: the run or the ensemble, or its folder.
+        checkpoint: ``best``, ``last`` or a step of a run; an ensemble has its own.
 
     Raises:
         ZigguratError: as for a predictor.
     """
 
-    def __init__(self, run: Run | str | Path, checkpoint: str = "best") -> None:
+    def __init__(self, run: Run | Ensemble | str | Path, checkpoint: str = "best") -> None:
         self._current = Predictor(run, checkpoint)
         self._swapping, self._process = threading.Lock(), os.getpid()
 
@@ -53,8 +54,8 @@ class SwappablePredictor:
         """The predictor that is used now; another thread may swap and close it at any time."""
         return self._current
 
-    def swap(self, run: Run | str | Path, checkpoint: str = "best") -> None:
-        """Replaces the model by that of another run or checkpoint, and waits until the previous one is not used.
+    def swap(self, run: Run | Ensemble | str | Path, checkpoint: str = "best") -> None:
+        """Replaces the model by another, and waits until the previous one is not used any more.
 
         If the new one cannot be opened, the previous one remains.
 

@@ -45,6 +45,8 @@ from ziggurat.training.run_folder.run_files import (
 
 SWEEP_FILE = "scale.json"
 """File in the folder of a scaling sweep, which contains runs but is not a run."""
+ENSEMBLE_FILE = "ensemble.json"
+"""File in the folder of an ensemble, which names checkpoints of runs but is not a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,11 @@ def open_run(folder: str | Path) -> Run:
             later = f", once `ziggurat scale` has started one, such as {folder}/rung-01/seed-0"
             example = f", such as {runs[0]}" if runs else later
             raise RunFolderError(f"{folder}: is a scaling sweep, not a run", f"name one of its runs{example}")
+        if (folder / ENSEMBLE_FILE).is_file():
+            raise RunFolderError(
+                f"{folder}: is an ensemble, not a run",
+                f"name one of the runs in {folder / ENSEMBLE_FILE}; `evaluate`, `predict` and `verify` take ensembles",
+            )
         siblings = sorted(item.parent.name for item in folder.parent.glob("*/config.yaml"))
         raise RunFolderError(
             f"{folder}: no run folder (config.yaml is missing)",
