@@ -13,6 +13,7 @@ from ziggurat.core.config import Config, parse_config
 from ziggurat.core.errors import ConfigError, RunFolderError
 from ziggurat.optim.schedule import (
     Constant,
+    CyclicCosine,
     Plateau,
     Schedule,
     ScheduleConfig,
@@ -66,6 +67,39 @@ def test_warmups_rise_then_fall_within_bounds(
         assert values[warmup] == pytest.approx(1.0)
 
 
+def test_cyclic_cosine_by_hand() -> None:
+    schedule = build_schedule(CyclicCosine.Config(cycles=2, final_share=0.2), 8)
+    half = math.sqrt(0.5)
+    cycle = [0.2 + 0.8 * shape for shape in (1.0, (1 + half) / 2, 0.5, (1 - half) / 2)]
+    assert multipliers(schedule, 9) == pytest.approx([*cycle, *cycle, 0.2])
+    assert [step for step in range(12) if schedule.ends_cycle(step)] == [4, 8]
+
+
+@settings(max_examples=100, deadline=None)
+@given(total=st.integers(1, 300), cycles=st.integers(2, 40), final=st.floats(0, 1))
+def test_each_cycle_falls_from_one_within_bounds(total: int, cycles: int, final: float) -> None:
+    schedule = build_schedule(CyclicCosine.Config(cycles=cycles, final_share=final), total)
+    values = multipliers(schedule, total)
+    ends = [step for step in range(-2, total + 5) if schedule.ends_cycle(step)]
+    assert ends[-1] == total
+    assert len(ends) == min(cycles, total)
+    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    assert max(lengths) - min(lengths) <= 1
+    for start, end in zip([0, *ends], ends, strict=False):
+        assert values[start] == pytest.approx(1.0)
+        assert values[start:end] == sorted(values[start:end], reverse=True)
+        assert all(final - 1e-12 <= value <= 1 for value in values[start:end])
+    assert [step for step in range(total + 1) if schedule.is_low(step)] == ends
+    assert schedule.multiplier(total) == final
+
+
+@pytest.mark.parametrize("config", [Constant.Config(), WarmupCosine.Config(), WarmupLinear.Config(), Plateau.Config()])
+def test_a_schedule_without_cycles_ends_none_and_every_evaluation_counts(config: ScheduleConfig) -> None:
+    schedule = build_schedule(config, 10)
+    assert not any(schedule.ends_cycle(step) for step in range(12))
+    assert all(schedule.is_low(step) for step in range(12))
+
+
 def test_plateau_by_hand() -> None:
     schedule = build_schedule(Plateau.Config(factor=0.1, patience=2), 100)
     seen: list[float] = []
@@ -96,7 +130,14 @@ def test_plateau_keeps_its_minimum() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [Constant.Config(), WarmupCosine.Config(), WarmupLinear.Config(), Plateau.Config(patience=2)]
+    "config",
+    [
+        Constant.Config(),
+        WarmupCosine.Config(),
+        WarmupLinear.Config(),
+        Plateau.Config(patience=2),
+        CyclicCosine.Config(cycles=3),
+    ],
 )
 def test_a_resumed_schedule_equals_an_uninterrupted_one(config: ScheduleConfig) -> None:
     values = [0.5, 0.6, 0.7, 0.4, 0.45, 0.5, 0.5, 0.3]
@@ -130,6 +171,9 @@ class Holder(Config):
         ({"name": "warmup_cosine", "warmup": 5}, "unknown key"),
         ({"name": "warmup_linear", "warmup_steps": 5, "warmup_share": 0.1}, "not both"),
         ({"name": "warmup_linear", "warmup_share": 1.5}, "schedule.warmup_share"),
+        ({"name": "cyclic_cosine", "cycles": 1}, "schedule.cycles"),
+        ({"name": "cyclic_cosine", "final_share": -0.1}, "schedule.final_share"),
+        ({"name": "cyclic_cosine", "warmup_steps": 5}, "unknown key"),
         ({"name": "plateau", "factor": 1.0}, "schedule.factor"),
         ({"name": "plateau", "patience": 0}, "schedule.patience"),
     ],

@@ -15,6 +15,7 @@ from ziggurat.checkpoint.format.legacy import STATE_FILE
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.open_checkpoint import open_checkpoint
 from ziggurat.checkpoint.reader import FOLDER, CheckpointReader, folder_of
+from ziggurat.checkpoint.snapshots import snapshots
 from ziggurat.checkpoint.store.claim import recorded_writer
 from ziggurat.checkpoint.store.object_store import open_store
 from ziggurat.checkpoint.store.store import LINK_HINT, LocalStore, Store, Unreachable
@@ -39,7 +40,7 @@ _CHECKPOINT_FILE = re.compile(
 class CheckpointFolder:
     """The checkpoints of a run, by step.
 
-    :meth:`prune` keeps the best one, the newest ``keep``, and the checkpoints that these need; it deletes the others.
+    :meth:`prune` keeps the best one, snapshots, the newest ``keep``, and those that these need; it deletes the others.
 
     Args:
         store: the store of the checkpoints, or their local folder; as a text also the URL of a store.
@@ -236,15 +237,12 @@ class CheckpointFolder:
         return deleted
 
     def discard(self, steps: Sequence[int]) -> None:
-        """Deletes the checkpoints of these steps, given in ascending order.
-
-        It deletes backwards, so that a checkpoint goes before those that it needs.
-        """
+        """Deletes the checkpoints of these ascending steps, backwards: one goes before those that it needs."""
         for step in reversed(steps):
             self._delete(folder_of(step))
 
     def removable(self, keep: int | None = None) -> list[int]:
-        """Returns the steps that are neither the best, nor among the newest ``keep``, nor needed by one of these.
+        """Returns the steps that are no snapshots, not the best, not of the newest ``keep``, and not needed by these.
 
         Checkpoints that another run wrote, according to their manifests, are never returned.
         A checkpoint with a file that is missing or of another size, and one that needs such a checkpoint, stay if they
@@ -260,6 +258,7 @@ class CheckpointFolder:
         kept = {int(best["step"])} if best else set[int]()
         needed = set[int]()
         manifest_of = functools.cache(self.manifest)
+        kept.update(snapshots(steps, manifest_of))
         complete = functools.cache(functools.partial(self._complete, manifest_of=manifest_of))
         for step in reversed(steps):
             if newest and step not in kept:

@@ -24,6 +24,17 @@ class Schedule(ABC):
     def multiplier(self, step: int) -> float:
         """Returns the factor for the configured learning rates in step ``step``, counted from 0."""
 
+    def ends_cycle(self, step: int) -> bool:
+        """Returns whether a cycle of the schedule ends once ``step`` steps are done; without cycles, never."""
+        del step
+        return False
+
+    def is_low(self, step: int) -> bool:
+        """Returns whether the rates are low once ``step`` steps are done, so that a model that is no better then says
+        something; without cycles, always."""
+        del step
+        return True
+
     def observe(self, value: float) -> None:
         """Takes note of the monitored validation metric, with its sign chosen so that lower is better."""
         del value
@@ -180,8 +191,54 @@ class Plateau(Schedule):
         self.best, self.stale, self.cuts = state["best"], state["stale"], state["cuts"]
 
 
+class CyclicCosine(Schedule):
+    """Falls from 1 to ``final_share`` along half a cosine, and again from 1, ``cycles`` times in the run.
+
+    Cycle k of M spans the steps from ⌊kT / M⌋ to ⌊(k + 1)T / M⌋ of T, so that lengths differ by a step at most. With
+    progress p in a cycle the multiplier is final + (1 − final)·(1 + cos πp) / 2. At the end of a cycle the model has
+    settled in a minimum, which the high rate of the next one leaves for another.
+
+    Source: Huang et al. 2017, "Snapshot Ensembles: Train 1, Get M for Free", ICLR, equation 2. Deviation: there, cycles
+    have ⌈T / M⌉ steps, and the last may be shorter.
+    """
+
+    class Config(Config):
+        """Decay along half a cosine, several times; a checkpoint, the snapshot, is kept at the end of each cycle."""
+
+        name: Literal["cyclic_cosine"] = "cyclic_cosine"
+
+        cycles: Annotated[int, Field(ge=2, le=1000)] = 5
+        """Number of cycles in the run, and of snapshots; a run of fewer steps has a cycle a step."""
+
+        final_share: Share = 0.0
+        """The multiplier that the last step of a cycle approaches."""
+
+    def __init__(self, config: CyclicCosine.Config, total_steps: int) -> None:
+        assert total_steps >= 1, total_steps
+        self.config, self.total_steps = config, total_steps
+        self.cycles = min(config.cycles, total_steps)
+
+    def multiplier(self, step: int) -> float:
+        if step >= self.total_steps:
+            return self.config.final_share
+        cycle = ((step + 1) * self.cycles - 1) // self.total_steps  # the last one that begins at this step or before
+        start, end = self._start(cycle), self._start(cycle + 1)
+        progress = (step - start) / (end - start)
+        return self.config.final_share + (1 - self.config.final_share) * (1 + math.cos(math.pi * progress)) / 2
+
+    def ends_cycle(self, step: int) -> bool:
+        return 0 < step <= self.total_steps and self._start(-(-step * self.cycles // self.total_steps)) == step
+
+    def is_low(self, step: int) -> bool:
+        return self.ends_cycle(step)
+
+    def _start(self, cycle: int) -> int:
+        return cycle * self.total_steps // self.cycles
+
+
 ScheduleConfig = Annotated[
-    Constant.Config | WarmupCosine.Config | WarmupLinear.Config | Plateau.Config, Field(discriminator="name")
+    Constant.Config | WarmupCosine.Config | WarmupLinear.Config | Plateau.Config | CyclicCosine.Config,
+    Field(discriminator="name"),
 ]
 """The config of any schedule, discriminated by ``name``."""
 
@@ -197,3 +254,5 @@ def build_schedule(config: ScheduleConfig, total_steps: int) -> Schedule:
             return WarmupLinear(config, total_steps)
         case Plateau.Config():
             return Plateau(config)
+        case CyclicCosine.Config():
+            return CyclicCosine(config, total_steps)

@@ -12,6 +12,7 @@ import torch
 
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.saver import Saver
+from ziggurat.checkpoint.snapshots import SNAPSHOT
 from ziggurat.checkpoint.store.claim import Claim
 from ziggurat.checkpoint.writer import Best, WrittenCheckpoint
 from ziggurat.core.engine import library_versions
@@ -111,6 +112,7 @@ class Checkpointing:
             "restores": self._restores,
             "stopped": exact,
             "records": dict(self.records or {}),
+            SNAPSHOT: self._schedule.ends_cycle(at.step),
         }
         started = time.perf_counter()
         self.wait_for_snapshot()

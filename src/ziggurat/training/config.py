@@ -18,10 +18,12 @@ Precision = Literal["fp32", "bf16", "auto"]
 
 
 class EarlyStopping(Config):
-    """Stops training when the monitored validation metric has not improved for ``patience`` evaluations."""
+    """Stops training when the monitored validation metric has not improved for ``patience`` evaluations; with a cyclic
+    schedule, for as many cycles."""
 
     patience: int = pydantic.Field(default=2, ge=1)
-    """Evaluations without improvement before training stops."""
+    """Evaluations without improvement before training stops; with a cyclic schedule only those at the ends of cycles
+    count."""
     min_delta: float = pydantic.Field(default=0.0, ge=0)
     """An improvement smaller than this does not count."""
 
@@ -119,7 +121,8 @@ class TrainingConfig(Config):
     compile: bool = False
     """Whether to torch.compile the dense model: faster steps after a first step of some ten seconds."""
     evaluate_every: int | None = pydantic.Field(default=None, ge=1)
-    """Steps between evaluations on the validation split; default: once an epoch."""
+    """Steps between evaluations on the validation split; default: once an epoch. A cyclic schedule also evaluates at
+    the end of each cycle."""
     monitor: str = "log_loss"
     """The validation metric that decides which checkpoint is best. With several labels, METRIC is the mean over them
     by ``loss_weight``, and LABEL/METRIC that of one label, as in ``click/log_loss``. Default with a label that is a
@@ -130,7 +133,7 @@ class TrainingConfig(Config):
     save_every: int | None = pydantic.Field(default=None, ge=1)
     """Steps between checkpoints; default: at each evaluation. Training also saves at its end and at Ctrl-C."""
     keep: int = pydantic.Field(default=2, ge=1)
-    """Number of newest checkpoints to keep in addition to the best."""
+    """Number of newest checkpoints to keep in addition to the best and to a cyclic schedule's snapshots."""
     log_every: int = pydantic.Field(default=20, ge=1)
     """Steps between lines in metrics.jsonl and TensorBoard."""
     threads: int | None = pydantic.Field(default=None, ge=1, le=1024)

@@ -25,7 +25,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.down_sampling import down_sampled
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.names import higher_is_better
-from ziggurat.optim.schedule import Warmup, build_schedule
+from ziggurat.optim.schedule import CyclicCosine, Warmup, build_schedule
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
@@ -155,7 +155,8 @@ class Trainer:
             self._checkpoints.finish()
             self._report_written(log)
         patience = self.config.early_stopping.patience if self.config.early_stopping else 0
-        early = f"no better val_{self.config.monitor} in {patience} evaluations, stopped early"
+        of = "cycles" if isinstance(self.schedule, CyclicCosine) else "evaluations"
+        early = f"no better val_{self.config.monitor} in {patience} {of}, stopped early"
         self.progress.finish(early if self.at.stopped_early else "")
         return stop
 
@@ -165,7 +166,8 @@ class Trainer:
     def _due(self, cursor: Cursor) -> bool:
         """Returns whether the dense optimizer makes its step after the batch that leads to ``cursor``."""
         step = self.at.step + 1
-        return step % self.config.accumulate == 0 or cursor.rows == 0 or step >= self.total_steps
+        whole = step % self.config.accumulate == 0 or cursor.rows == 0
+        return whole or step >= self.total_steps or self.schedule.ends_cycle(step)
 
     def _ends(self, stop_after: int | None) -> bool:
         return self._stopping or (stop_after is not None and self.at.step >= stop_after)
@@ -194,7 +196,7 @@ class Trainer:
             self.average.update(step)
         epoch_ended = self.at.cursor.rows == 0
         evaluate = step % config.evaluate_every == 0 if config.evaluate_every else epoch_ended
-        evaluate = evaluate or step >= self.total_steps
+        evaluate = evaluate or step >= self.total_steps or self.schedule.ends_cycle(step)
         save = config.save_every is not None and step % config.save_every == 0
         if step % config.log_every == 0 or evaluate or save:
             self._log(log)  # raises before anything is saved: the loss is not finite, or an id outside its table
@@ -241,7 +243,8 @@ class Trainer:
         figures, value = self._validation.run()
         monitor = self.config.monitor
         log.write("validation", self.at.step, self._epoch(), figures)
-        improved = self.at.observe(value, monitor, self.config.early_stopping)
+        counts = self.schedule.is_low(self.at.step)
+        improved = self.at.observe(value, monitor, self.config.early_stopping, counts=counts)
         self.schedule.observe(-value if higher_is_better(monitor) else value)
         self._checkpoints.save(self.at, Best(monitor, value) if improved else None)
         self._shown |= self._validation.shown(figures)

@@ -25,7 +25,7 @@ class TrainState:
         cursor: where the loader continues.
         best: best value of the monitored metric so far.
         best_step: step of the best value.
-        stale: number of evaluations since the best value.
+        stale: number of evaluations that count since the best value.
         stopped_early: whether early stopping has ended the run.
     """
 
@@ -36,13 +36,22 @@ class TrainState:
     stale: int = 0
     stopped_early: bool = False
 
-    def observe(self, value: float, metric: str, stopping: EarlyStopping | None) -> bool:
-        """Records a value of the monitored ``metric`` and returns whether it is the best so far; nan never is."""
+    def observe(self, value: float, metric: str, stopping: EarlyStopping | None, *, counts: bool = True) -> bool:
+        """Records a value of the monitored ``metric`` and returns whether it is the best so far; nan never is.
+
+        Args:
+            value: the value.
+            metric: the metric, which says whether higher is better.
+            stopping: when to stop; None: never.
+            counts: whether a value that is no improvement counts towards stopping.
+        """
         margin = stopping.min_delta if stopping else 0.0
         gain = math.inf if self.best is None else value - self.best
         if self.best is not None and not higher_is_better(metric):
             gain = -gain
         if math.isnan(value) or gain <= margin:
+            if not counts:
+                return False
             self.stale += 1
             self.stopped_early = stopping is not None and self.stale >= stopping.patience
             return False

@@ -41,8 +41,8 @@ class Pruned:
 def prune(path: str | Path, keep: int, *, dry_run: bool = False, progress: Progress | None = None) -> Pruned:
     """Deletes old checkpoints of a run, and what a writer that died left behind.
 
-    It keeps the newest ``keep`` complete checkpoints, the best one, the checkpoints that these need, and incomplete
-    ones that are newer. A checkpoint is complete if all its files exist with their recorded sizes.
+    It keeps the newest ``keep`` complete checkpoints, the best one, snapshots, the checkpoints that these need, and
+    incomplete ones that are newer. A checkpoint is complete if all its files exist with their recorded sizes.
 
     Args:
         path: the run folder, or the folder of its checkpoints.

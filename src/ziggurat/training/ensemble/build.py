@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ziggurat.checkpoint.snapshots import snapshots
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, EnvironmentMismatch
 from ziggurat.core.memory import explained_thread_limit
@@ -100,7 +101,9 @@ def build_ensemble(
 
 def candidates_of(run: Run) -> list[Candidate]:
     """Returns the snapshots of a run, or its best checkpoint if it has none."""
-    return [Candidate(run, run.checkpoints.find("best"))]
+    folder = run.checkpoints
+    steps = snapshots(folder.steps(), folder.manifest) or [folder.resolve("best")]
+    return [Candidate(run, folder.find(step)) for step in steps]
 
 
 def build(
