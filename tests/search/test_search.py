@@ -17,6 +17,7 @@ from tests.training.conftest import MakeExperiment, RecordedNotes
 from ziggurat.core.errors import ConfigError, RunFolderError
 from ziggurat.core.files import FolderInUse, locked_folder
 from ziggurat.search.hyperparameters import search_hyperparameters
+from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, load_experiment, to_yaml
 from ziggurat.training.train import train
 
@@ -181,3 +182,44 @@ def _wait(ready: object, seconds: float = 200) -> None:
     while not ready():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_an_ensemble_of_the_best_trials_is_kept_and_used(slow_start: Experiment) -> None:
+    searched = search_hyperparameters(slow_start, trials=5, jobs=2, space="space.yaml", ensemble=3)
+    found, folder = searched.ensemble, searched.folder
+    assert found is not None
+    assert searched.best is not None
+    complete = [each for each in searched.trials if each.state == "complete"]
+    ranked = [number for _, number in sorted((each.value, each.number) for each in complete if each.value is not None)]
+    assert list(found.trials) == ranked[:3]
+    assert found.trials[0] == searched.best.number
+    assert sorted(each.name for each in (folder / "trials").iterdir()) == sorted(f"{n:04d}" for n in ranked[:3])
+
+    # validation decides: it is never worse there than the best trial, and test is only looked at
+    chosen = found.built.chosen["click"]
+    assert found.validation["log_loss"] == pytest.approx(chosen.loss, abs=1e-6)
+    assert searched.best.value is not None
+    assert chosen.loss <= searched.best.value + 1e-6
+    assert found.test == evaluate(folder / "ensemble", "test").compute()
+    page = (folder / "search.html").read_text(encoding="utf-8")
+    ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>"))
+    assert "The ensemble" in page
+
+    # another call leaves it as it is, with the runs that it needs
+    more = search_hyperparameters(slow_start, trials=6, space="space.yaml")
+    assert more.ensemble is None
+    assert evaluate(folder / "ensemble", "test").compute() == found.test
+    kept = {each.name for each in (folder / "trials").iterdir()}
+    assert {member.run.folder.name for member in found.built.ensemble.members} <= kept
+
+
+def test_an_ensemble_needs_the_runs_of_two_trials(slow_start: Experiment) -> None:
+    with pytest.raises(ConfigError, match="an ensemble is made of 2 to 1,000 trials, received 1"):
+        search_hyperparameters(slow_start, trials=2, space="space.yaml", ensemble=1)
+    search_hyperparameters(slow_start, trials=2, space="space.yaml")
+    with pytest.raises(RunFolderError, match="needs the runs of two complete trials or more, and has those of 1"):
+        search_hyperparameters(slow_start, trials=2, space="space.yaml", ensemble=3)
+    progress = RecordedNotes()
+    searched = search_hyperparameters(slow_start, trials=4, space="space.yaml", ensemble=4, progress=progress)
+    assert searched.ensemble is not None
+    assert any("were deleted before --ensemble was given" in note for note in progress.notes)

@@ -42,6 +42,12 @@ def hyperparameters_command(
     space: Annotated[
         Path | None, typer.Option(help="YAML file with keys to vary; default: what follows from the config.")
     ] = None,
+    ensemble: Annotated[
+        int | None,
+        typer.Option(
+            "--ensemble", metavar="K", min=2, help="Average the best K trials with weights chosen on validation."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seeds the choice of settings.")] = 0,
 ) -> None:
     """Search learning rates, widths, dropout and more by training. Needs ziggurat[search]. It resumes like train.
@@ -52,7 +58,9 @@ def hyperparameters_command(
       ziggurat search hyperparameters exp.yaml --trials 100 --hours 8 --jobs 4
       ziggurat search hyperparameters exp.yaml --trials 30 --space space.yaml
       ziggurat search hyperparameters exp.yaml --trials 200 --ray 10.0.0.1:6379
+      ziggurat search hyperparameters exp.yaml --trials 30 --ensemble 5
     """
+    from ziggurat.cli.ensemble import print_ensemble
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
     from ziggurat.search.hyperparameters import search_hyperparameters
@@ -64,7 +72,7 @@ def hyperparameters_command(
     with console_progress() as progress:
         searched = search_hyperparameters(
             experiment, run, trials=trials, hours=hours, jobs=jobs, space=space, seed=seed, prepared=prepared,
-            ray=ray, progress=progress,
+            ray=ray, ensemble=ensemble, progress=progress,
         )  # fmt: skip
     if searched.missing:
         why = f"stopped by {searched.signal.name}" if searched.signal is not None else "the time is up"
@@ -81,5 +89,11 @@ def hyperparameters_command(
         )
         typer.echo(searched.folder / PAGE_FILE)
         typer.echo(searched.folder / BEST_FILE)
+    if searched.ensemble is not None:
+        figures: dict[str, dict[str, float]] = {"validation": dict(searched.ensemble.validation)}
+        if searched.ensemble.test:
+            figures["test"] = dict(searched.ensemble.test)
+        print_ensemble(searched.ensemble.built)
+        figures_table(str(searched.ensemble.folder), figures)
     if searched.signal is not None:
         raise typer.Exit(128 + searched.signal)

@@ -26,10 +26,12 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.search import outputs
+from ziggurat.search.ensemble import SearchedEnsemble, best_trials, make_ensemble, named_folders
 from ziggurat.search.page import PAGE_FILE, write_page
 from ziggurat.search.space import Space, default_space, own_settings, read_space, with_settings
 from ziggurat.search.study import WHOLE, Study, TrialRecord
 from ziggurat.search.trial_process import Ended, LocalProcess, Start, TrialProcess, discard
+from ziggurat.training.ensemble.ensemble import MOST_MEMBERS
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, as_experiment, differing_keys
 from ziggurat.training.preparation import prepare
@@ -59,6 +61,7 @@ class Searched:
         test: figures of the best trial on the test split; empty until the search is finished, or if there is none.
         signal: the signal that stopped it, if any.
         missing: how many of the requested trials have not ended.
+        ensemble: the ensemble of the best trials, once the search is finished, if it was asked for.
     """
 
     folder: Path
@@ -67,6 +70,7 @@ class Searched:
     test: dict[str, float]
     signal: signal.Signals | None
     missing: int
+    ensemble: SearchedEnsemble | None = None
 
 
 def search_hyperparameters(
@@ -80,6 +84,7 @@ def search_hyperparameters(
     seed: int = 0,
     prepared: str | Path | None = None,
     ray: str | None = None,
+    ensemble: int | None = None,
     progress: Progress | None = None,
 ) -> Searched:
     """Searches settings that validate better, or resumes such a search.
@@ -96,6 +101,8 @@ def search_hyperparameters(
         seed: seeds the choice of settings. The trials all train with ``training.seed``.
         prepared: folder of the encoded dataset; default: as in :func:`~ziggurat.training.api.prepare`.
         ray: address of a Ray cluster whose hosts train the trials; they see both folders under the same paths.
+        ensemble: how many of the best complete trials are considered for an ensemble, which validation weighs; their
+            runs are kept. Default: no ensemble.
         progress: where to show progress.
 
     Raises:
@@ -110,6 +117,10 @@ def search_hyperparameters(
     for name, value in (("trials", trials), ("jobs", jobs)):
         if value is not None and value < 1:
             raise ConfigError(f"a search needs 1 {name} or more, received {value}", f"give --{name} 1")
+    if ensemble is not None and not 2 <= ensemble <= MOST_MEMBERS:
+        raise ConfigError(
+            f"an ensemble is made of 2 to {MOST_MEMBERS:,} trials, received {ensemble}", "give --ensemble 5"
+        )
     if hours is not None and not hours > 0:
         raise ConfigError(f"hours: received {hours}", "give more than 0, or leave --hours out")
     experiment = as_experiment(experiment)
@@ -144,7 +155,8 @@ def search_hyperparameters(
 
                 cluster = stack.enter_context(RayCluster(ray))
                 jobs, start = ray_start(cluster, dataset.folder.resolve(), jobs, experiment.training.device)
-            return _Search(folder, experiment, found, dataset, seed, trials, jobs, start, progress).run(deadline)
+            search = _Search(folder, experiment, found, dataset, seed, trials, jobs, start, ensemble, progress)
+            return search.run(deadline)
 
 
 class _Search:
@@ -160,10 +172,12 @@ class _Search:
         trials: int,
         jobs: int,
         start: Start,
+        ensemble: int | None,
         progress: Progress,
     ) -> None:
         self.folder, self.experiment, self.space, self.dataset = folder, experiment, space, dataset
         self.trials, self.jobs, self.start, self.progress = trials, jobs, start, progress
+        self.ensemble = ensemble
         self.monitor = experiment.training.monitor
         self.own = own_settings(experiment, space)
         self.study = Study(
@@ -208,7 +222,14 @@ class _Search:
         test = self._test_figures(best) if best is not None and missing == 0 else {}
         if best is not None:
             self._write(best, test)
-        return Searched(self.folder, best, tuple(records), test, stop.signal, missing)
+        together = None
+        if best is not None and missing == 0 and self.ensemble is not None:
+            together = make_ensemble(
+                self.folder, records, self.ensemble, self.run_folder, self.dataset, self.progress,
+                higher_is_better=higher_is_better(self.monitor),
+            )  # fmt: skip
+            self._write(best, test, together)
+        return Searched(self.folder, best, tuple(records), test, stop.signal, missing, together)
 
     def _start(self, number: int) -> None:
         settings = self.study.settings(number)
@@ -302,12 +323,15 @@ class _Search:
         return "the config as it is" if not changes else ", ".join(f"{key} {to}" for key, _, to in changes)
 
     def _tidy(self) -> None:
-        """Deletes the run folders of trials that have ended and are not the best."""
-        best = self.study.best()
-        for record in self.study.records():
+        """Deletes the run folders of trials that have ended, except the best and those of an ensemble."""
+        best, records = self.study.best(), self.study.records()
+        kept = set[int]() if best is None else {best.number}
+        kept.update(best_trials(records, self.ensemble or 0, higher_is_better=higher_is_better(self.monitor)))
+        named = named_folders(self.folder)
+        for record in records:
             if record.state != "running":
-                is_best = best is not None and record.number == best.number
-                discard(self.run_folder(record.number), keep_run=is_best)
+                folder = self.run_folder(record.number)
+                discard(folder, keep_run=record.number in kept or folder.resolve() in named)
 
     def _stop_all(self) -> None:
         """Has all trials save their states, and waits for them; trials that had just ended are recorded."""
@@ -337,12 +361,12 @@ class _Search:
             write_json(path, stored)
         return {key: math.nan if value is None else value for key, value in stored["figures"].items()}
 
-    def _write(self, best: TrialRecord, test: dict[str, float]) -> None:
+    def _write(self, best: TrialRecord, test: dict[str, float], together: SearchedEnsemble | None = None) -> None:
         records = self.study.records()
         outputs.write_trials(self.folder / outputs.TRIALS_FILE, records)
         found = outputs.Found(
             self.experiment.name, self.monitor, higher_is_better(self.monitor), self.space, self.own, tuple(records),
-            best, self.study.importances(), test,
+            best, self.study.importances(), test, together,
         )  # fmt: skip
         changed = with_settings(self.experiment, best.settings)
         outputs.write_best(self.folder / outputs.BEST_FILE, changed, found, self.dataset.folder)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ziggurat.core.files import atomic_file
 from ziggurat.metrics.names import ALL_METRICS, base_name
+from ziggurat.search.ensemble import SearchedEnsemble
 from ziggurat.search.space import Space
 from ziggurat.search.study import TrialRecord
 from ziggurat.training.experiment import Experiment, as_yaml
@@ -32,6 +33,7 @@ class Found:
         best: the best of them.
         importances: key -> share of the variance of the trials' values.
         test: figures of the best trial on the test split; empty before the search is finished.
+        ensemble: the ensemble of the best trials, if there is one.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Found:
     best: TrialRecord
     importances: dict[str, float]
     test: dict[str, float]
+    ensemble: SearchedEnsemble | None = None
 
 
 def write_trials(path: Path, records: Sequence[TrialRecord]) -> None:

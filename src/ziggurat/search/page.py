@@ -28,9 +28,8 @@ def write_page(path: Path, found: Found) -> None:
 
 def render_search(found: Found) -> str:
     """Returns the page; equal searches give equal bytes."""
-    return page(
-        f"{found.name} – ziggurat search", _header(found), [_best(found), _charts(found), _space(found), _trials(found)]
-    )
+    sections = [_best(found), *_ensemble(found), _charts(found), _space(found), _trials(found)]
+    return page(f"{found.name} – ziggurat search", _header(found), sections)
 
 
 def _header(found: Found) -> Html:
@@ -71,6 +70,34 @@ def _best(found: Found) -> Html:
         table(["Metric", "Validation", "Test"], figures),
         el("p", note if found.test else "The search is not finished; test figures follow at its end.", cls="soft"),
     )
+
+
+def _ensemble(found: Found) -> list[Html]:
+    together = found.ensemble
+    if together is None:
+        return []
+    labels = together.built.chosen
+    heads = [f"{what} {label}" if len(labels) > 1 else what for label in labels for what in ("Weight", "Loss")]
+    rows: list[list[object]] = []
+    for at, trial in enumerate(together.trials):
+        row: list[object] = [f"trial {trial}"]
+        for chosen in labels.values():
+            row += [percent(chosen.weights_M[at]), written(chosen.losses_M[at])]
+        rows.append(row)
+    rows.append(["the ensemble", *(each for chosen in labels.values() for each in (None, written(chosen.loss)))])
+    figures: list[list[object]] = [
+        [name, written(value), written(together.test.get(name))] for name, value in together.validation.items()
+    ]
+    note = "The mean of the logits of the best trials; validation chose the weights. Test decided nothing."
+    return [
+        section(
+            "ensemble",
+            "The ensemble",
+            table(["", *heads], rows),
+            table(["Metric", "Validation", "Test"], figures),
+            el("p", note, cls="soft"),
+        )
+    ]
 
 
 def _charts(found: Found) -> Html:

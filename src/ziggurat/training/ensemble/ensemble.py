@@ -144,6 +144,16 @@ def is_ensemble(folder: str | Path) -> bool:
     return (Path(folder) / ENSEMBLE_FILE).is_file()
 
 
+def member_folders(folder: Path) -> list[Path]:
+    """Returns the run folders that an ensemble names, whether or not they exist.
+
+    Raises:
+        RunFolderError: the file of the ensemble is missing or damaged.
+    """
+    path = folder / ENSEMBLE_FILE
+    return [_place(folder, each.run, path) for each in _read(path).members]
+
+
 def open_run_or_ensemble(folder: str | Path) -> Run | Ensemble:
     """Opens a run folder or the folder of an ensemble.
 
