@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 from damage_kit import make_run
 
+from tests.training.conftest import make_experiment
+
+__all__ = ["make_experiment"]
+
 
 @pytest.fixture(scope="session")
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:

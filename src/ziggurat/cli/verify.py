@@ -1,4 +1,4 @@
-"""``ziggurat verify``: compares every file of a run, a prepared dataset, checkpoints or a sweep with its checksum."""
+"""``ziggurat verify``: compares all files of a run, a dataset, checkpoints, a sweep or an ensemble with checksums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def command(
         str,
         typer.Argument(
             metavar="PATH",
-            help="The folder of a run, a prepared dataset, checkpoints or a scaling sweep, or a checkpoint's.",
+            help="The folder of a run, a prepared dataset, checkpoints, a scaling sweep, an ensemble or a checkpoint.",
             show_default=False,
         ),
     ],

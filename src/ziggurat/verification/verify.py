@@ -1,4 +1,4 @@
-"""Verifies whatever a path names: a run, a prepared dataset, checkpoints, or a scaling sweep."""
+"""Verifies whatever a path names: a run, a prepared dataset, checkpoints, a scaling sweep, or an ensemble."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from ziggurat.core.errors import RunFolderError, nearest
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.untrusted import kind_of_file
 from ziggurat.data.encoded.manifest import MANIFEST_FILE, SPLITS
-from ziggurat.training.run_folder.run import SWEEP_FILE
+from ziggurat.training.run_folder.run import ENSEMBLE_FILE, SWEEP_FILE
 from ziggurat.training.run_folder.run_files import CONFIG_FILE, DATASET_FILE, ENVIRONMENT_FILE, METRICS_FILE
 from ziggurat.verification.datasets import verify_dataset
+from ziggurat.verification.ensembles import verify_ensemble
 from ziggurat.verification.findings import Findings, Kind, Verified
 from ziggurat.verification.runs import verify_checkpoints, verify_run
 from ziggurat.verification.sweeps import verify_sweep
@@ -22,7 +23,8 @@ _RUN_FILES = (CONFIG_FILE, ENVIRONMENT_FILE, DATASET_FILE, METRICS_FILE, "checkp
 
 
 def verify(path: str | Path, progress: Progress | None = None) -> Verified:
-    """Reads every file of a run, a prepared dataset, checkpoints or a scaling sweep, and compares it with its checksum.
+    """Reads every file of a run, a prepared dataset, checkpoints, a scaling sweep or an ensemble, and compares it with
+    its checksum. Of an ensemble, these are its own file and those of the runs of its members.
 
     Args:
         path: its folder; for checkpoints, the folder of one of them, of all of them, or the URL of their store.
@@ -44,6 +46,8 @@ def verify(path: str | Path, progress: Progress | None = None) -> Verified:
             verify_dataset(folder, findings, progress, copied=_is_copy(folder))
         case "scaling sweep":
             verify_sweep(folder, findings, progress)
+        case "ensemble":
+            verify_ensemble(folder, findings, progress)
         case "checkpoints":
             one = FOLDER.fullmatch(folder.resolve().name)
             checkpoints = CheckpointFolder(folder.resolve().parent) if one else open_folder(folder)
@@ -66,7 +70,7 @@ def kind_of(folder: Path) -> Kind:
         if folder.exists():
             raise RunFolderError(
                 f"{folder}: is {kind_of_file(folder.stat().st_mode)}, not a folder of a run, prepared dataset, "
-                "checkpoints or scaling sweep",
+                "checkpoints, scaling sweep or ensemble",
                 "name such a folder",
             )
         names = [each.name for each in folder.parent.iterdir()] if folder.parent.is_dir() else []
@@ -78,6 +82,8 @@ def kind_of(folder: Path) -> Kind:
         return "checkpoints"
     if SWEEP_FILE in names or any(folder.glob("rung-*/seed-*")):
         return "scaling sweep"
+    if ENSEMBLE_FILE in names:
+        return "ensemble"
     if MANIFEST_FILE in names or {"train", "encoders"} <= names or len(names & {*SPLITS, "statistics.json"}) > 1:
         return "prepared dataset"
     if names & set(_RUN_FILES):
@@ -86,6 +92,6 @@ def kind_of(folder: Path) -> Kind:
         return "checkpoints"
     runs = sorted(each.parent.name for each in folder.glob(f"*/{CONFIG_FILE}"))
     raise RunFolderError(
-        f"{folder}: holds no run, prepared dataset, checkpoint or scaling sweep",
+        f"{folder}: holds no run, prepared dataset, checkpoint, scaling sweep or ensemble",
         f"name one of its runs, as {folder / runs[0]}" if runs else "name the folder of one of these",
     )

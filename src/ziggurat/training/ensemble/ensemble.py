@@ -99,7 +99,7 @@ class Ensemble:
         saved = _read(path)
         members: list[Member] = []
         for number, each in enumerate(saved.members, 1):
-            place = _shown(_place(folder, each.run, path))
+            place = shown_path(_place(folder, each.run, path))
             with _in_member(path, number, place, each.step):
                 run = open_run(place)
                 if run.files.run_id != each.run_id:
@@ -291,7 +291,7 @@ def _place(folder: Path, name: str, path: Path) -> Path:
     return Path(os.path.normpath(folder.resolve() / name))
 
 
-def _shown(place: Path) -> Path:
+def shown_path(place: Path) -> Path:
     """Returns a path relative to the working directory, if it lies in it, as the user wrote it."""
     with contextlib.suppress(ValueError, OSError):
         return place.relative_to(Path.cwd())
