@@ -254,6 +254,19 @@ def test_metrics_of_several_ranks_equal_one_bit_for_bit(folder: Path, alone: dic
             assert there[1] == pytest.approx(here[1], rel=1e-6, abs=1e-6, nan_ok=True)
 
 
+def ensemble_figures(rank: int, ensemble: Path) -> dict[str, float]:
+    return api.evaluate(ensemble, "test").compute()
+
+
+def test_an_ensemble_has_the_metrics_of_one_process_on_several_ranks(folder: Path, alone: dict[str, Any]) -> None:
+    runs = [folder / "alone" / name for name in ("adam_tables", "ddp")]
+    built = api.build_ensemble(runs, folder / "ensemble", equal_weights=True)
+    assert len(built.ensemble.members) == 2
+    here = ensemble_figures(0, folder / "ensemble")
+    for there in run_ranks(2, ensemble_figures, folder / "ensemble"):
+        assert there == pytest.approx(here, rel=1e-6, abs=1e-6, nan_ok=True)
+
+
 def train_until(rank: int, folder: Path, place: str, stop_after: int | None) -> dict[str, Any]:
     return train(folder, "run", place, {}, stop_after=stop_after)
 
