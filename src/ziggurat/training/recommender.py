@@ -20,7 +20,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import FrequencyRanks
 from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.lookup import EmbeddingLookup, StartedLookup
+from ziggurat.embeddings.lookup import EmbeddingLookup, LookedUpRows, StartedLookup
 from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.models.build import model_dims
 from ziggurat.models.model import Model
@@ -33,6 +33,9 @@ from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
 
+CACHED_ROWS = 2048
+"""Rows that the dense part predicts at a time on a CPU: their activations fit into a core's cache."""
+
 
 class DensePart(nn.Module):
     """Maps looked-up rows to logits; it contains everything that the dense optimizer trains."""
@@ -44,6 +47,7 @@ class DensePart(nn.Module):
         self.fields, self.model, self.outputs = fields, model, outputs
         self._dropout, self._autocast = dropout, autocast
         self._origin = model.origin if isinstance(model, Model) else None
+        self.compiled = compiled
         self._call = torch.compile(model) if compiled else model
 
     def forward(
@@ -109,6 +113,35 @@ class Recommender(nn.Module):
         if not trains_tables:
             by_feature = {name: each.detach() for name, each in by_feature.items()}
         return self.dense(batch.dense_BF, by_feature, rows.masks)
+
+    def predict(self, dense_BF: Tensor, rows: LookedUpRows) -> Tensor:
+        """Returns columns_BC (float32) for rows that were looked up, without gradients.
+
+        On the CPU the dense part computes :data:`CACHED_ROWS` rows at a time, as the activations of more would pass
+        through main memory between any two operations. That does not change a row's result.
+
+        Args:
+            dense_BF: the dense features of the batch.
+            rows: its rows of the tables, from ``lookup``.
+        """
+        size, step = len(dense_BF), CACHED_ROWS
+        if dense_BF.device.type != "cpu" or self._part[0].compiled or size <= step:
+            return self.dense(dense_BF, rows.by_feature, rows.masks)[0]
+        parts: list[Tensor] = []
+        for start in range(0, size, step):
+            at = slice(start, start + step)
+            by_feature = {name: each[at] for name, each in rows.by_feature.items()}
+            parts.append(self.dense(dense_BF[at], by_feature, {name: each[at] for name, each in rows.masks.items()})[0])
+        return torch.cat(parts)
+
+    @property
+    def is_shareable(self) -> bool:
+        """Whether several threads may predict at once: every module of the dense part is the package's, none compiled.
+
+        Those have no state that a prediction changes; modules from outside the package may.
+        """
+        part = self._part[0]
+        return not part.compiled and all(getattr(module, "origin", None) is None for module in part.modules())
 
     def dense_parameters(self) -> dict[str, nn.Parameter]:
         """Returns, by name, all parameters that the dense optimizer trains."""

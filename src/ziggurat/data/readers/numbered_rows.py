@@ -42,9 +42,16 @@ class NumberedRows:
             numbers, batch = self._current
             count = int(np.searchsorted(lines, numbers[-1], side="right"))
             if count:
-                indices = np.searchsorted(numbers, lines[:count])
-                parts.append(batch.take(pa.array(indices)))
+                parts.append(_rows(batch, numbers, lines[:count]))
                 lines = lines[count:]
             if len(lines):
                 self._current = None
         return parts
+
+
+def _rows(batch: pa.RecordBatch, numbers: LineNumbers, wanted: LineNumbers) -> pa.RecordBatch:
+    """Returns the rows of a batch with the numbers ``wanted``; without copies, if no row between them is left out."""
+    first, last = np.searchsorted(numbers, wanted[[0, -1]])
+    if last - first + 1 == len(wanted):
+        return batch.slice(first, len(wanted))
+    return batch.take(pa.array(np.searchsorted(numbers, wanted)))

@@ -47,6 +47,11 @@ class RawRows(ABC):
         """
 
 
+def all_lines(block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> LineNumbers:
+    """Returns the numbers of the rows at ``kept`` and of those in ``rejected``, ascending."""
+    return np.union1d(block.lines[kept], rejected) if len(rejected) else block.lines[kept]
+
+
 class BlockRows(RawRows):
     """The rows of the block itself, for formats whose rows hold nothing else.
 
@@ -76,7 +81,7 @@ class TextRows(RawRows):
 
     def records(self, block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> tuple[pa.Array, list[str]]:
         """Returns the records at ``kept`` as a ``binary`` array, and the text of the records in ``rejected``."""
-        lines = np.union1d(block.lines[kept], rejected)
+        lines = all_lines(block, kept, rejected)
         parts = self._numbered.take(block.file, lines)
         found = pa.concat_arrays([part.column(0) for part in parts]) if parts else pa.array([], pa.binary())
         if not len(rejected):

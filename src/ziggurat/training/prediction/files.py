@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -147,17 +148,17 @@ def _score(
     rows = 0
     source = pass_through.source
     progress.start("predict", source.total_bytes if source else 0, "bytes")
-    blocks = _with_bytes_read(source.blocks(), [file.size_bytes for file in source.files]) if source else ()
-    for block, bytes_read in blocks:
-        scored = predictor.score(block)
-        rejected = np.array([row.line for row in scored.bad], np.int64)
-        table, texts = pass_through.rows.take(block, scored.kept, rejected)
-        quarantine.add(list(map(_with_text, scored.bad, texts)))
-        for name, column_B in zip(names, _columns(predictor.tasks, scored, levels), strict=True):
-            table = table.append_column(name, pa.array(np.ascontiguousarray(column_B)))
-        output.write(table)
-        rows += table.num_rows
-        progress.advance(bytes_read)
+    sizes = [file.size_bytes for file in source.files] if source else []
+    with contextlib.closing(predictor.score_blocks(source.blocks() if source else iter(()))) as blocks:
+        for block, scored in blocks:
+            rejected = np.array([row.line for row in scored.bad], np.int64)
+            table, texts = pass_through.rows.take(block, scored.kept, rejected)
+            quarantine.add(list(map(_with_text, scored.bad, texts)))
+            for name, column_B in zip(names, _columns(predictor.tasks, scored, levels), strict=True):
+                table = table.append_column(name, pa.array(np.ascontiguousarray(column_B)))
+            output.write(table)
+            rows += table.num_rows
+            progress.advance(_bytes_read(block, sizes))
     progress.finish()
     return rows
 
@@ -175,9 +176,7 @@ def _check_not_an_input(path: Path, inputs: Sequence[Path]) -> None:
         )
 
 
-def _with_bytes_read(blocks: Iterator[RawBlock], sizes: list[int]) -> Iterator[tuple[RawBlock, int]]:
-    """Yields each block with the number of bytes of all files that are read up to its end."""
-    for block in blocks:
-        complete_files = sum(sizes[: block.end.file])
-        partial_file = block.source_bytes if block.end.offset else 0
-        yield block, complete_files + partial_file
+def _bytes_read(block: RawBlock, sizes: Sequence[int]) -> int:
+    """Returns the number of bytes of all files, of these sizes, that are read up to the end of a block."""
+    complete_files = sum(sizes[: block.end.file])
+    return complete_files + (block.source_bytes if block.end.offset else 0)

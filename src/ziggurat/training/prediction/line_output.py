@@ -13,14 +13,20 @@ from collections.abc import Generator, Iterator, Sequence
 from io import BufferedWriter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.temporary import unnamed_file
 from ziggurat.data.readers.arrow_compute import pc
-from ziggurat.data.readers.csv.rows import join_text
+from ziggurat.data.readers.csv.rows import joined_buffers, text_buffer
 
 Parts = list[pa.Array | pa.Scalar]
+
+_BRACE = ord("}")
+_NO_VALUE_ENDS = np.zeros(256, np.bool_)
+"""The bytes before a last brace with which no value ends: whitespace, or the first brace of an empty object."""
+_NO_VALUE_ENDS[np.frombuffer(b" \t\n\v\f\r{", np.uint8)] = True
 
 
 class LineOutput(ABC):
@@ -40,7 +46,8 @@ class LineOutput(ABC):
         if table.num_rows:
             lines = table.column(0).combine_chunks()
             texts = [self._text(table.column(name).combine_chunks()) for name in self._names]
-            self._file.write(join_text([*self._parts(lines, texts), _scalar("\n")]))
+            for buffer in joined_buffers([*self._parts(lines, texts), _scalar("\n")]):
+                self._file.write(buffer)
 
     def _text(self, values: pa.Array) -> pa.Array:
         """Returns numbers as they are written, and text as the format quotes it."""
@@ -82,13 +89,10 @@ class JsonLines(LineOutput):
         return json.dumps(value, ensure_ascii=False)
 
     def _parts(self, lines: pa.Array, probabilities: Sequence[pa.Array]) -> Parts:
+        text = text_buffer(lines).to_pybytes()
         for name in self._names:
-            _check_absent(lines, name)
-        texts = pc.ascii_rtrim_whitespace(lines.view(pa.string()))
-        bodies = pc.ascii_rtrim_whitespace(pc.binary_slice(texts.view(pa.binary()), 0, -1).view(pa.string()))
-        bodies = bodies.view(pa.binary())
-        empty = pc.equal(pc.ascii_ltrim_whitespace(bodies.view(pa.string())).view(pa.binary()), _scalar("{"))
-        parts: Parts = [bodies, pc.if_else(empty, _scalar(""), _scalar(","))]
+            _check_absent(lines, text, name)
+        parts = _without_last_brace(lines)
         for index, (name, values) in enumerate(zip(self._names, probabilities, strict=True)):
             parts += [_scalar(f"{',' if index else ''}{json.dumps(name, ensure_ascii=False)}:"), values]
         return [*parts, _scalar("}")]
@@ -108,9 +112,32 @@ def json_lines(path: Path, names: Sequence[str]) -> Generator[LineOutput]:
         yield JsonLines(file, names)
 
 
-def _check_absent(lines: pa.Array, name: str) -> None:
-    """Refuses rows that already have the key ``name``; lines that contain its text are parsed, as it may be a value."""
-    candidates = lines.filter(pc.match_substring(lines, json.dumps(name, ensure_ascii=False).encode()))
+def _without_last_brace(lines: pa.Array) -> Parts:
+    """Returns objects up to their last key and value, with a comma after it if there is one."""
+    buffer = text_buffer(lines)
+    bounds = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
+    ends, text = bounds[1:] - bounds[0], np.frombuffer(buffer, np.uint8)
+    if (np.diff(bounds) >= 2).all() and (text[ends - 1] == _BRACE).all() and not _NO_VALUE_ENDS[text[ends - 2]].any():
+        return [pc.binary_slice(lines, 0, -1), _scalar(",")]
+    texts = pc.ascii_rtrim_whitespace(lines.view(pa.string()))
+    bodies = pc.ascii_rtrim_whitespace(pc.binary_slice(texts.view(pa.binary()), 0, -1).view(pa.string()))
+    bodies = bodies.view(pa.binary())
+    empty = pc.equal(pc.ascii_ltrim_whitespace(bodies.view(pa.string())).view(pa.binary()), _scalar("{"))
+    return [bodies, pc.if_else(empty, _scalar(""), _scalar(","))]
+
+
+def _check_absent(lines: pa.Array, text: bytes, name: str) -> None:
+    """Refuses rows that already have the key ``name``; lines that contain its text are parsed, as it may be a value.
+
+    Args:
+        lines: the rows.
+        text: all of them, concatenated.
+        name: the key.
+    """
+    key = json.dumps(name, ensure_ascii=False).encode()
+    if key not in text:
+        return
+    candidates = lines.filter(pc.match_substring(lines, key))
     for line in _texts(candidates):
         if name in json.loads(line):
             raise DataError(f"a row has the key {name!r} already: {line[:200]}", "rename it")

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +35,16 @@ from ziggurat.storage.prefetcher import TooManyRows
 from ziggurat.training.ensemble.combined import CombinedRecommender, check_no_checkpoint, open_model
 from ziggurat.training.ensemble.ensemble import Ensemble, open_run_or_ensemble
 from ziggurat.training.prediction.advice import hint_for_prediction
+from ziggurat.training.prediction.forward_threads import forward_threads, one_ahead
 from ziggurat.training.prediction.not_finite import damaged_rows, largest_input
 from ziggurat.training.prediction.rows_in_memory import Table, to_arrow
 from ziggurat.training.prediction.users import Users
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run_folder.run import Run
+
+Submit = Callable[..., Future[Any]]
+"""Starts a call in another thread."""
 
 LARGE_BYTES = 16 * 2**20
 """Bytes of a model that are freed at once when it is closed, at the price of a garbage collection of .1 to .2 s; a
@@ -111,6 +119,7 @@ class Predictor:
             self._recommender: Recommender | CombinedRecommender | None = opened.recommender
             self.note = opened.note
             self._recommender.eval()
+            self._side_by_side = self._recommender.is_shareable
             self._resources = stack.pop_all()
 
     def __enter__(self) -> Predictor:
@@ -183,21 +192,56 @@ class Predictor:
         with self._users.entered():
             return self._score(block)
 
+    def score_blocks(self, blocks: Iterator[RawBlock]) -> Generator[tuple[RawBlock, ScoredBlock]]:
+        """Yields blocks with their predictions, in order; while one is used, the next one is predicted.
+
+        Batches are predicted by several threads at once, if every part of the model is the package's. The generator is
+        to be closed before the predictor, also after an error.
+
+        Raises:
+            DataError, RunFolderError, PredictorClosed, ForkedProcess: as :meth:`score`; and what ``blocks`` raises.
+        """
+        with forward_threads(self._device) as threads:
+
+            def start(block: RawBlock) -> Callable[[], ScoredBlock]:
+                with self._users.entered():
+                    return self._start(block, threads.submit)
+
+            yield from one_ahead(blocks, start)
+
     def _score(self, block: RawBlock) -> ScoredBlock:
+        return self._start(block, None)()
+
+    def _start(self, block: RawBlock, submit: Submit | None) -> Callable[[], ScoredBlock]:
+        """Encodes a block and starts the predictions of its batches; what it returns waits for them.
+
+        Args:
+            block: the block.
+            submit: starts a call in another thread; None to predict in this one, when the result is asked for.
+        """
         encoded = self.transform.apply(block, labelled=False)
         columns = Columns([encoded.batch], self.transform.schema, labelled=False)
-        parts = [np.empty((0, sum(task.columns for task in self.tasks)), np.float32)]
-        for start in range(0, columns.rows, self._batch_size):
-            rows = np.arange(start, min(start + self._batch_size, columns.rows))
-            for columns_BC in self._columns(columns, rows):
+        starts = range(0, columns.rows, self._batch_size)
+        batches = [np.arange(start, min(start + self._batch_size, columns.rows)) for start in starts]
+        if submit is None:
+            results = (self._columns(columns, rows) for rows in batches)
+        else:
+            futures = [submit(self._columns, columns, rows, self._side_by_side) for rows in batches]
+            results = (future.result() for future in futures)
+
+        def finish() -> ScoredBlock:
+            parts = [np.empty((0, sum(task.columns for task in self.tasks)), np.float32)]
+            for columns_BC in itertools.chain.from_iterable(results):
                 finite_B = torch.isfinite(columns_BC).all(dim=1)
                 if not bool(finite_B.all()):
                     row = sum(map(len, parts)) + int((~finite_B).nonzero()[0])
                     line = int(block.lines[encoded.kept_rows[row]])
                     raise self._not_finite(columns, row, f"{block.file}, line {line}")
                 parts.append(columns_BC.numpy())
-        predictions_BT, further = self._predicted(np.concatenate(parts))
-        return ScoredBlock(encoded.kept_rows, predictions_BT, further, encoded.bad)
+            predictions_BT, further = self._predicted(np.concatenate(parts))
+            return ScoredBlock(encoded.kept_rows, predictions_BT, further, encoded.bad)
+
+        return finish
 
     def _predicted(
         self, columns_BC: npt.NDArray[np.float32]
@@ -214,16 +258,27 @@ class Predictor:
                 further[task.name] = {name: values.astype(np.float32) for name, values in found.items()}
         return predictions, further
 
-    def _columns(self, columns: Columns, rows: npt.NDArray[np.int64]) -> list[Tensor]:
-        """Returns the columns of some rows; splits them in half if memory cannot hold all rows they look up."""
-        batch = columns.batch(rows).to(self._device)
+    def _columns(self, columns: Columns, rows: npt.NDArray[np.int64], side_by_side: bool = False) -> list[Tensor]:
+        """Returns the columns of some rows; splits them in half if memory cannot hold all rows they look up.
+
+        Args:
+            columns: the encoded rows.
+            rows: the rows to predict.
+            side_by_side: whether other threads may use the dense part meanwhile; they take turns with the tables.
+        """
+        batch, recommender = columns.batch(rows).to(self._device), self.recommender
         try:
-            with self._turn, torch.no_grad():
-                return [self.recommender(batch)[0].cpu()]
+            with torch.no_grad(), contextlib.ExitStack() as turn:
+                turn.enter_context(self._turn)
+                looked_up = recommender.lookup.finish(recommender.lookup.start(batch))
+                if side_by_side:
+                    turn.close()
+                return [recommender.predict(batch.dense_BF, looked_up).cpu()]
         except TooManyRows:
             if len(rows) == 1:
                 raise
-            return [part for half in np.array_split(rows, 2) for part in self._columns(columns, half)]
+            halves = np.array_split(rows, 2)
+            return [part for half in halves for part in self._columns(columns, half, side_by_side)]
 
     def _not_finite(self, columns: Columns, row: int, where: str) -> DataError | RunFolderError:
         """Returns the error for an encoded row whose output is not a finite number."""

@@ -15,7 +15,7 @@ from ziggurat.data.readers.columnar.file import OpenColumnar, explained_reads
 from ziggurat.data.readers.columnar.paths import takeable, takeable_type
 from ziggurat.data.readers.columnar.reader import row_text
 from ziggurat.data.readers.numbered_rows import LineNumbers, NumberedBatch, NumberedRows
-from ziggurat.data.readers.raw_rows import RawRows
+from ziggurat.data.readers.raw_rows import RawRows, all_lines
 from ziggurat.data.readers.reader import BLOCK_BYTES
 from ziggurat.data.readers.source_files import SourceFile
 
@@ -40,7 +40,7 @@ class ColumnarRows(RawRows):
         self._numbered = NumberedRows(files, partial(_read_batches, open_file=open_file, what=what))
 
     def take(self, block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> tuple[pa.Table, list[str]]:
-        lines = np.union1d(block.lines[kept], rejected)
+        lines = all_lines(block, kept, rejected)
         parts = self._numbered.take(block.file, lines)
         if not parts:
             return self.schema.empty_table(), []

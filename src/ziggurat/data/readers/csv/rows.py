@@ -104,18 +104,24 @@ def split_cells(records: pa.Array, width: int, config: CsvSource) -> list[pa.Arr
 
 def join_text(parts: Sequence[pa.Array | pa.Scalar]) -> bytes:
     """Joins arrays and scalars of text row by row, and concatenates all rows."""
+    return b"".join(buffer.to_pybytes() for buffer in joined_buffers(parts))
+
+
+def joined_buffers(parts: Sequence[pa.Array | pa.Scalar]) -> list[pa.Buffer]:
+    """Returns the text of :func:`join_text` in pieces that are not copied."""
     separator = pa.scalar(b"", pa.binary())
     joined = pc.binary_join_element_wise(*parts, separator)
     chunks = joined.chunks if isinstance(joined, pa.ChunkedArray) else [joined]
-    return b"".join(_bytes(chunk) for chunk in chunks)
+    return [text_buffer(chunk) for chunk in chunks]
 
 
-def _bytes(array: pa.Array) -> bytes:
+def text_buffer(array: pa.Array) -> pa.Buffer:
+    """Returns the concatenated values of an array of type ``binary``, without null, as a view."""
     if not len(array):
-        return b""
+        return pa.py_buffer(b"")
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    return b"" if data is None else data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
+    return pa.py_buffer(b"") if data is None else data.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
 
 
 def _is_utf8(cell: bytes) -> bool:

@@ -137,7 +137,10 @@ class Records:
         if rules.drops_lines:
             rows = np.flatnonzero(filled)
             filled[rows] = [rules.is_record(data[starts[row] : stops[row]]) for row in rows]
-        return cls(data, starts[filled], stops[filled], lines[filled], first_line + count_lines(data))
+        next_line = first_line + (count_lines(data) if rules.newlines_in_values else len(ends))
+        if filled.all():
+            return cls(data, starts, stops, lines, next_line)
+        return cls(data, starts[filled], stops[filled], lines[filled], next_line)
 
     def __len__(self) -> int:
         return len(self.starts)
