@@ -31,6 +31,7 @@ from bench.system.ingestion import INGESTION
 from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
 from bench.system.model_swaps import MODEL_SWAPS
 from bench.system.parity import RANK_PARITY
+from bench.system.predict_speed import PREDICT_SPEED
 from bench.system.prepare import PREPARE
 from bench.system.quantised import QUANTISED_COMMS
 from bench.system.row_store import ROW_STORE
@@ -73,6 +74,7 @@ _ALL = (
     INGESTION,
     SOAK,
     PREPARE,
+    PREDICT_SPEED,
     CLI_START,
     QUALITY_FRAPPE,
     QUALITY_MOVIELENS,

@@ -28,6 +28,7 @@ PRELOADED = [
 LONGEST = (
     "autoshard", "quantised_comms", "lab_collectives", "cost_network", "pipeline_overlap", "soak", "scaling_law",
     "hostile", "checkpoint_crash", "damage", "ingestion", "prepare",
+    "predict_speed",
 )  # fmt: skip
 """The benchmarks that begin first, so that no long one is left for the end, when the other processor is idle."""
 
