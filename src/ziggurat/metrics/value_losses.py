@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log1p, xlogy
 
 from ziggurat.objectives.losses import Huber, Log1p, Poisson, Quantile, Tweedie
 from ziggurat.objectives.task import Task, level_shares
@@ -31,7 +30,7 @@ def main_losses(
         case Huber(delta=delta):
             return huber(prediction_B - label_B, delta)
         case Log1p():
-            return (log1p(prediction_B) - log1p(label_B)) ** 2
+            return (_log1p(prediction_B) - _log1p(label_B)) ** 2
         case Poisson():
             return poisson_deviance(prediction_B, label_B)
         case Tweedie(power=power):
@@ -56,7 +55,7 @@ def constant_loss(task: Task, labels_K: Float64Array, weights_K: Float64Array) -
         case Huber(delta=delta):
             loss_K = huber(labels_K - _huber_location(labels_K, weights_K, delta), delta)
         case Log1p():
-            logs = log1p(labels_K)
+            logs = _log1p(labels_K)
             loss_K = (logs - (logs * weights_K).sum() / total) ** 2
         case Poisson():
             loss_K = poisson_deviance(np.full(len(labels_K), mean), labels_K)
@@ -81,8 +80,16 @@ def huber(error_B: Float64Array, delta: float) -> Float64Array:
     return np.where(size_B <= delta, size_B**2 / 2, delta * (size_B - delta / 2))
 
 
+def _log1p(values: Float64Array) -> Float64Array:
+    from scipy.special import log1p  # slow to import and seldom needed
+
+    return log1p(values)
+
+
 def poisson_deviance(mean_B: Float64Array, label_B: Float64Array) -> Float64Array:
     """Returns the deviance of each row; means are above 0."""
+    from scipy.special import xlogy  # slow to import and seldom needed
+
     return 2 * (xlogy(label_B, label_B / mean_B) - label_B + mean_B)
 
 

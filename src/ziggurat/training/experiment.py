@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -276,7 +278,13 @@ def _has_one_id(feature: InputFeature) -> bool:
 
 def to_yaml(experiment: Experiment) -> str:
     """Returns the config as YAML, with all defaults."""
-    return as_yaml(experiment.model_dump(mode="json"))
+    return _yaml_of(json.dumps(experiment.model_dump(mode="json")))
+
+
+@functools.lru_cache(maxsize=1)
+def _yaml_of(text: str) -> str:
+    """Returns JSON as YAML; a training needs that of its config twice, and it takes a tenth of a second."""
+    return as_yaml(json.loads(text))
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:

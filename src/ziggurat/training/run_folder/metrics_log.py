@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import atomic_file, explained_writes
 from ziggurat.core.sealed import SEAL, declared
 from ziggurat.core.untrusted import Damage, opened
 from ziggurat.training.run_folder.run_files import METRICS_FILE, RunFiles, check_line
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _DAMAGED = Damage(
     RunFolderError,
@@ -42,14 +46,13 @@ class MetricsLog:
     """
 
     def __init__(self, files: RunFiles, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # half a second, which other ranks and readers need not wait
-
         self._files, self._path = files, files.folder / METRICS_FILE
         self.counts = self._keep_until(step)
         board = files.folder / "tensorboard"
         if board.is_symlink():
             raise RunFolderError(f"{board}: is a symbolic link, which is not followed", "delete it")
-        self._board = SummaryWriter(str(board), purge_step=step + 1)
+        self._open_board = functools.partial(_open_board, str(board), step + 1)
+        self._board: SummaryWriter | None = None
         self._file = self._path.open("a", encoding="utf-8")
 
     def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
@@ -60,6 +63,8 @@ class MetricsLog:
             self._file.write(self._files.line(record))
             self._file.flush()
         self.counts[split] += 1
+        if self._board is None:
+            self._board = self._open_board()
         for name, value in figures.items():
             if math.isfinite(value):
                 self._board.add_scalar(f"{split}/{name}", value, step)
@@ -71,7 +76,8 @@ class MetricsLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
-        self._board.close()
+        if self._board is not None:
+            self._board.close()
 
     def _keep_until(self, step: int) -> Counter[str]:
         """Drops the records after ``step``; returns how many of each split are left."""
@@ -81,6 +87,13 @@ class MetricsLog:
             with atomic_file(self._path) as temporary:
                 temporary.write_text("".join(map(self._files.line, kept)), encoding="utf-8")
         return Counter(record["split"] for record in kept)
+
+
+def _open_board(folder: str, purge_step: int) -> SummaryWriter:
+    """Opens TensorBoard's files at the first record: the import takes half a second, which no first step waits for."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(folder, purge_step=purge_step)
 
 
 class NoMetricsLog:

@@ -69,9 +69,14 @@ class CellRules:
     infinity_is_missing: bool = False
 
     @property
+    def missing_texts(self) -> list[str]:
+        """All texts that mean a missing value."""
+        return sorted({"", *self.null_values})
+
+    @property
     def missing(self) -> pa.Array:
         """All texts that mean a missing value, as a string array."""
-        return pa.array(sorted({"", *self.null_values}), pa.string())
+        return pa.array(self.missing_texts, pa.string())
 
 
 @dataclass(frozen=True, slots=True)

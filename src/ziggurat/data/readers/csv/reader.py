@@ -239,7 +239,7 @@ class CsvParser(TextParser):
         return pacsv.ConvertOptions(
             column_types=types,
             include_columns=list(types),
-            null_values=self._rules.missing.to_pylist() if typed else [],
+            null_values=self._rules.missing_texts if typed else [],
             strings_can_be_null=typed,
             decimal_point=self._rules.numbers.decimal,
         )
