@@ -5,7 +5,11 @@ Shape legend: B rows, F fields, D embedding dim.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from ziggurat.interactions.block import Block
 
@@ -27,9 +31,7 @@ class FactorizationMachine(Block):
         self.out_features = 1
 
     def forward(self, emb_BFD: Tensor) -> Tensor:
-        sum_B1D = emb_BFD.sum(1, keepdim=True)
-        squares_B1D = emb_BFD.square().sum(1, keepdim=True)
-        return 0.5 * (sum_B1D.square() - squares_B1D)
+        return cast("Any", _PairProducts.apply)(emb_BFD)
 
     def matmul_flops(self) -> int:
         return 0
@@ -37,3 +39,21 @@ class FactorizationMachine(Block):
     def elementwise_flops(self) -> int:
         """Counts, per dim: two sums of F numbers, F squares, then square, subtract and halve: 2(F − 1) + F + 3."""
         return (3 * self.features + 1) * self.dim
+
+
+class _PairProducts(Function):
+    """The formula above. The gradient of v_i is that of the output times Σ_j v_j − v_i, in two passes over the fields;
+    autograd's own makes seven."""
+
+    @staticmethod
+    def forward(ctx: Any, emb_BFD: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares *args
+        sum_B1D = emb_BFD.sum(1, keepdim=True)
+        squares_B1D = emb_BFD.square().sum(1, keepdim=True)
+        ctx.save_for_backward(emb_BFD, sum_B1D)
+        return 0.5 * (sum_B1D.square() - squares_B1D)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_B1D: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        emb_BFD, sum_B1D = ctx.saved_tensors
+        return (sum_B1D - emb_BFD).mul_(grad_B1D)

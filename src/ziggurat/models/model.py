@@ -179,8 +179,20 @@ class Model(nn.Module, ABC):
 
 
 def flatten_inputs(dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-    """Returns the flattened rows (B, N): the dense features, then the embeddings, as in :attr:`ModelDims.flat`."""
-    return torch.cat([dense_BF, emb_BFD.flatten(1)], dim=1)
+    """Returns the flattened rows (B, N): the dense features, then the embeddings, as in :attr:`ModelDims.flat`.
+
+    Without dense features these are the embeddings themselves, not a copy.
+    """
+    return torch.cat([dense_BF, emb_BFD.flatten(1)], dim=1) if dense_BF.shape[1] else emb_BFD.flatten(1)
+
+
+def read_by_products(flat_BN: Tensor) -> Tensor:
+    """Returns numbers that several matrix products read, in the dtype in which these compute.
+
+    Autocast would make a copy for each product, in the backward pass too.
+    """
+    kind = flat_BN.device.type
+    return flat_BN.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else flat_BN
 
 
 def numeric_fields(dims: ModelDims) -> NumericEmbedding | None:

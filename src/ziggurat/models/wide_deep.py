@@ -12,7 +12,7 @@ from torch import Tensor
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.growth import deeper
-from ziggurat.models.model import Model, ModelDims, ModelSettings, flatten_inputs
+from ziggurat.models.model import Model, ModelDims, ModelSettings, flatten_inputs, read_by_products
 
 
 class WideDeep(Model):
@@ -43,5 +43,5 @@ class WideDeep(Model):
         self.deep = MLP(dims.flat, config.deep, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        flat_BN = flatten_inputs(dense_BF, emb_BFD)
+        flat_BN = read_by_products(flatten_inputs(dense_BF, emb_BFD))
         return self.wide(flat_BN) + self.deep(flat_BN)

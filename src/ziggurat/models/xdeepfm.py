@@ -14,7 +14,15 @@ from ziggurat.interactions.compressed_interaction import CompressedInteraction
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.growth import repeated
-from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors, flatten_inputs, numeric_fields
+from ziggurat.models.model import (
+    Model,
+    ModelDims,
+    ModelSettings,
+    field_vectors,
+    flatten_inputs,
+    numeric_fields,
+    read_by_products,
+)
 
 
 class XDeepFM(Model):
@@ -50,6 +58,6 @@ class XDeepFM(Model):
         self.deep = MLP(dims.flat, config.deep, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        flat_BN = flatten_inputs(dense_BF, emb_BFD)
+        flat_BN = read_by_products(flatten_inputs(dense_BF, emb_BFD))
         maps_BN = self.interaction(field_vectors(self.numeric, dense_BF, emb_BFD)).sum(2)
         return self.first_order(flat_BN) + self.maps(maps_BN) + self.deep(flat_BN)
