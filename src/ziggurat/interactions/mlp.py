@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.config import Config
 from ziggurat.interactions.block import Block
+from ziggurat.interactions.dropout import Dropout
 
 Activation = Literal["relu", "leaky_relu", "gelu", "silu", "tanh"]
 Norm = Literal["none", "batch", "layer"]
@@ -80,7 +81,7 @@ class MLP(Block):
                 layers.append(_NORMS[config.norm](following))
             layers.append(_ACTIVATIONS[config.activation]())
             if config.dropout > 0:
-                layers.append(nn.Dropout(config.dropout))
+                layers.append(Dropout(config.dropout))
         if outputs is not None:
             layers.append(nn.Linear(self.widths[-2], outputs))
         self.layers = nn.Sequential(*layers)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ziggurat.contracts.outputs import check_shape
@@ -22,6 +21,7 @@ from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, LookedUpRows, StartedLookup
 from ziggurat.embeddings.offload import OffloadFolder
+from ziggurat.interactions.dropout import dropout
 from ziggurat.models.build import model_dims
 from ziggurat.models.model import Model
 from ziggurat.objectives.label_figures import LabelFigures
@@ -64,7 +64,7 @@ class DensePart(nn.Module):
         return self.outputs(logits_BT.float()), emb_BFD[:, : self.fields.of_rows]
 
     def _thinned(self, emb_BFD: Tensor) -> Tensor:
-        return F.dropout(emb_BFD, self._dropout, self.training) if self._dropout else emb_BFD
+        return dropout(emb_BFD, self._dropout, self.training)
 
 
 class Recommender(nn.Module):
