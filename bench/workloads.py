@@ -1,6 +1,6 @@
 """Writes the training tasks of the throughput benchmark as folders that every contestant can read.
 
-`frappe` has ten categorical columns of app usage, from `--data` or generated with the same shape.
+`frappe` has ten categorical columns of app usage, from `--data` or generated with the same shape, and rows held out.
 `tables` has 26 tables of 200,000 rows with Zipf-distributed ids.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bench.peers.workload import LABEL, Workload
+from bench.peers.workload import HELD_OUT, LABEL, TRAIN, Workload
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_folder
 
@@ -39,16 +39,19 @@ def frappe(folder: Path, data: Path | None, quick: bool) -> Workload:
     """Writes the Frappe task to ``folder``, with the rows in ``data`` or, if that is None, generated rows.
 
     Raises:
-        DataError: ``data`` lacks ``train.parquet``, or it lacks a column.
+        DataError: ``data`` lacks ``train.parquet`` or ``test.parquet``, or these lack a column.
     """
     if data is None:
         rows = 4 * BATCH_SIZE if quick else FRAPPE_ROWS
-        columns = generate(FRAPPE_TABLES, rows, seed=1)
+        columns = generate(FRAPPE_TABLES, rows + rows // 7, seed=1)
+        held_out = {name: cells[rows:] for name, cells in columns.items()}
+        columns = {name: cells[:rows] for name, cells in columns.items()}
         source = f"a generated stand-in of Frappe's shape, {rows:,} rows"
     else:
-        columns = _read_frappe(data, 4 * BATCH_SIZE if quick else None)
+        limit = 4 * BATCH_SIZE if quick else None
+        columns, held_out = _read_frappe(data / "train.parquet", limit), _read_frappe(data / "test.parquet", limit)
         source = f"Frappe, {len(columns[LABEL]):,} training rows"
-    return _write(folder, "frappe", FRAPPE_TABLES, columns, source)
+    return _write(folder, "frappe", FRAPPE_TABLES, columns, source, held_out)
 
 
 def tables(folder: Path, quick: bool, batches: int = 50) -> Workload:
@@ -74,15 +77,18 @@ def generate(shape: Mapping[str, int], rows: int, seed: int) -> dict[str, npt.ND
     return columns
 
 
-def _read_frappe(data: Path, limit: int | None) -> dict[str, npt.NDArray[np.generic]]:
-    path = data / "train.parquet"
+def _read_frappe(path: Path, limit: int | None) -> dict[str, npt.NDArray[np.generic]]:
     try:
         frame = pl.read_parquet(path, n_rows=limit)
     except FileNotFoundError:
-        raise DataError(f"{path}: missing", "give --data a folder with Frappe's train.parquet") from None
+        raise DataError(
+            f"{path}: missing", "give --data a folder with Frappe's train.parquet and test.parquet"
+        ) from None
     missing = [name for name in (LABEL, *FRAPPE_TABLES) if name not in frame.columns]
     if missing:
-        raise DataError(f"{path}: lacks {', '.join(missing)}", "give --data a folder with Frappe's train.parquet")
+        raise DataError(
+            f"{path}: lacks {', '.join(missing)}", "give --data a folder with Frappe's train.parquet and test.parquet"
+        )
     first = dict(zip(FRAPPE_TABLES, np.cumsum([0, *FRAPPE_TABLES.values()]), strict=False))  # columns share an id space
     columns = {name: frame[name].to_numpy() - start for name, start in first.items()}
     for name, ids in columns.items():
@@ -97,10 +103,17 @@ def _read_frappe(data: Path, limit: int | None) -> dict[str, npt.NDArray[np.gene
 
 
 def _write(
-    folder: Path, name: str, shape: Mapping[str, int], columns: Mapping[str, npt.NDArray[np.generic]], source: str
+    folder: Path,
+    name: str,
+    shape: Mapping[str, int],
+    columns: Mapping[str, npt.NDArray[np.generic]],
+    source: str,
+    held_out: Mapping[str, npt.NDArray[np.generic]] | None = None,
 ) -> Workload:
     workload = Workload(name, dict(shape), DIM, HIDDEN[name], BATCH_SIZE, LR, source)
     with atomic_folder(folder) as place:
-        pl.DataFrame(dict(columns)).write_parquet(place / "train.parquet")
+        pl.DataFrame(dict(columns)).write_parquet(place / TRAIN)
+        if held_out is not None:
+            pl.DataFrame(dict(held_out)).write_parquet(place / HELD_OUT)
         (place / "workload.json").write_text(json.dumps(asdict(workload), indent=2) + "\n", encoding="utf-8")
     return workload

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 LABEL = "label"
+TRAIN, HELD_OUT = "train.parquet", "held_out.parquet"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Workload:
         return cls(**json.loads((folder / "workload.json").read_text(encoding="utf-8")))
 
 
-def columns(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """Returns the columns of the training rows: features as int32, the label as float32."""
-    table = pq.read_table(folder / "train.parquet")
+def columns(folder: Path, file: str = TRAIN) -> dict[str, npt.NDArray[Any]]:
+    """Returns the columns of the training rows, or of a workload's other file: features as int32, label as float32."""
+    table = pq.read_table(folder / file)
     return {name: np.asarray(table[name].to_numpy()) for name in table.column_names}

@@ -1,4 +1,4 @@
-"""Trains a workload with ziggurat: `python -m bench.system.ours FOLDER`.
+"""Trains a workload with ziggurat: `python -m bench.system.ours FOLDER [PRECISION]`.
 
 It calls the public API as a user does: an experiment file, `prepare`, `train`. Epochs are timed by the progress that
 `train` reports, and training waits in the progress callback between epochs. A measured epoch includes reading and
@@ -33,13 +33,14 @@ def main() -> None:
     os.chdir(folder)
     rows = len(columns(folder)[LABEL])
     path = folder / f"experiment-{ranks}-{os.environ.get('RANK', '0')}.yaml"
-    path.write_text(json.dumps(experiment(workload, rows, ranks)), encoding="utf-8")
+    precision = sys.argv[2] if len(sys.argv) > 2 else "fp32"
+    path.write_text(json.dumps(experiment(workload, rows, ranks, precision)), encoding="utf-8")
     progress = None if rounds is None else WaitBetweenEpochs(rounds, rows)
     prepared = folder / "prepared"
     ziggurat.train(ziggurat.load_experiment(path), folder / f"run-{ranks}", prepared=prepared, progress=progress)
 
 
-def experiment(workload: Workload, rows: int, ranks: int = 1) -> dict[str, Any]:
+def experiment(workload: Workload, rows: int, ranks: int = 1, precision: str = "fp32") -> dict[str, Any]:
     """Returns the config of a workload, with the workload's batch size on every rank.
 
     Progress is reported with each log line, and an epoch must end with one. Therefore ``log_every`` is the largest
@@ -64,7 +65,13 @@ def experiment(workload: Workload, rows: int, ranks: int = 1) -> dict[str, Any]:
         "model": {"name": "deepfm", "deep": {"hidden": workload.hidden}},
         "optimizer": {"name": "adam", "lr": workload.lr},
         "parallel": {"timeout_s": 3600},
-        "training": {"batch_size": batch_size, "epochs": MANY, "evaluate_every": MANY, "log_every": log_every},
+        "training": {
+            "batch_size": batch_size,
+            "epochs": MANY,
+            "evaluate_every": MANY,
+            "log_every": log_every,
+            "precision": precision,
+        },
     }
 
 

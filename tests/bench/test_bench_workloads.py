@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,8 +13,8 @@ import polars as pl
 import pytest
 
 from bench import workloads
-from bench.contestant import Contestant
-from bench.peers.workload import LABEL, Workload, columns
+from bench.contestant import ROOT, Contestant
+from bench.peers.workload import HELD_OUT, LABEL, Workload, columns
 from bench.system.throughput import PEERS, PEERS_PYTHON
 from ziggurat.core.errors import DataError
 
@@ -52,11 +54,13 @@ def test_frappe_from_a_folder_becomes_local_ids(tmp_path: Path) -> None:
         cells[name] = [start, start + rows - 1]  # the column's first and last id in Frappe's shared id space
         start += rows
     pl.DataFrame(cells).write_parquet(tmp_path / "train.parquet")
+    pl.DataFrame(cells).head(1).write_parquet(tmp_path / "test.parquet")
 
     workload = workloads.frappe(tmp_path / "out", tmp_path, quick=False)
     data = columns(tmp_path / "out")
     for name, rows in workloads.FRAPPE_TABLES.items():
         np.testing.assert_array_equal(data[name], [0, rows - 1])
+    assert len(columns(tmp_path / "out", HELD_OUT)[LABEL]) == 1
     assert sum(workload.tables.values()) == 5382
     assert workload.source == "Frappe, 2 training rows"
 
@@ -87,3 +91,13 @@ def test_every_contestant_learns(module: str, small: Path, tmp_path: Path) -> No
         rates = [contestant.epoch() for _ in range(3)]
     assert min(rates) > 0
     assert contestant.losses[-1] < contestant.losses[0]
+
+
+def test_ours_and_the_loop_are_compared_on_rows_held_out(tmp_path: Path) -> None:
+    folder = tmp_path / "frappe"
+    workloads.frappe(folder, None, quick=True)
+    command = [sys.executable, "-m", "bench.system.equal_auc", str(folder), "3", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert set(found) == {"ziggurat", "handwritten"}
+    assert all(0.52 < auc < 0.9 for auc in found.values()), found

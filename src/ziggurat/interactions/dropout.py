@@ -1,7 +1,7 @@
 """Dropout, whose random numbers cost a third of torch's on a CPU.
 
-torch draws 64 bits for each number that may be dropped. Here 16 bits decide, so that a draw serves four numbers; a rate is
-a multiple of 2⁻¹⁶. Both read torch's global generator, whose state checkpoints hold.
+torch draws 64 bits for each number that may be dropped. Here 16 bits decide, so that a draw serves four numbers; a
+rate is a multiple of 2⁻¹⁶. Both read torch's global generator, whose state checkpoints hold.
 """
 
 from __future__ import annotations
