@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests.training.conftest import MakeExperiment
-from ziggurat.cli.doctor_checks import bf16_check
+from ziggurat.cli.doctor_checks import bf16_check, compiler_check
 from ziggurat.training import api
 from ziggurat.training.run_folder import precision
-from ziggurat.training.run_folder.precision import chosen_precision, multiplies_bf16
+from ziggurat.training.run_folder.precision import chosen_compile, chosen_precision, multiplies_bf16
 
 CPU = torch.device("cpu")
 
@@ -45,3 +45,42 @@ def test_doctor_tells_what_auto_would_take() -> None:
     if not torch.cuda.is_available():
         assert found.state == ("ok" if taken == "bf16" else "note")
         assert found.found.startswith("the processor")
+
+
+def test_auto_compiles_on_a_gpu_with_a_compiler_only(
+    make_experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auto, cuda = make_experiment(training__compile="auto"), torch.device("cuda")
+    monkeypatch.setattr(precision, "cpp_compiler", lambda: "/usr/bin/g++")
+    assert not chosen_compile(auto, tmp_path, CPU)
+    assert chosen_compile(auto, tmp_path, cuda)
+    monkeypatch.setattr(precision, "cpp_compiler", lambda: None)
+    assert not chosen_compile(auto, tmp_path, cuda)
+    assert chosen_compile(make_experiment(training__compile=True), tmp_path, CPU)
+
+
+def test_a_run_records_whether_it_is_compiled(make_experiment: MakeExperiment) -> None:
+    run = api.train(make_experiment(training__compile="auto", training__max_steps=2), "run").run
+    assert api.load_run(run.folder).experiment.training.compile is False
+
+
+def test_a_compiler_that_fails_does_not_end_the_run(
+    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plain = api.train(make_experiment(training__max_steps=3), "plain")
+    torch.compiler.reset()
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/no/such/compiler",))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    with pytest.warns(RuntimeWarning, match="torch.compile failed"):
+        uncompiled = api.train(make_experiment(training__max_steps=3, training__compile=True), "uncompiled")
+    assert plain.results is not None
+    assert uncompiled.results is not None
+    assert uncompiled.results["figures"] == plain.results["figures"]
+
+
+def test_doctor_tells_whether_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: "/opt/bin/clang++" if name == "clang++" else None)
+    assert compiler_check().state == "ok"
+    assert compiler_check().found.startswith("/opt/bin/clang++")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert compiler_check().state == "note"

@@ -184,6 +184,7 @@ def machine_checks(folder: Path) -> Iterator[Check]:
     yield Check("memory", state, f"{memory_gb:,.1f} GB for this process",
                 "close other programs, or raise the container's limit" if state != "ok" else "")  # fmt: skip
     yield bf16_check()
+    yield compiler_check()
     yield threads_check(len(os.sched_getaffinity(0)), cpu_quota(), os.environ.get("OMP_NUM_THREADS", ""))
 
 
@@ -203,6 +204,14 @@ def bf16_check() -> Check:
     if in_hardware:
         return Check("bf16", "ok", f"{name} multiplies it in hardware: `precision: auto` takes it")
     return Check("bf16", "note", f"{name} does not multiply it in hardware: `precision: auto` takes fp32")
+
+
+def compiler_check() -> Check:
+    """Tells whether there is a C++ compiler, which torch.compile needs."""
+    found = next((path for name in ("g++", "clang++", "c++") if (path := shutil.which(name))), None)
+    if found is None:
+        return Check("C++ compiler", "note", "none: `training.compile: true` would run uncompiled, with a warning")
+    return Check("C++ compiler", "ok", f"{found}: `training.compile: true` can use it")
 
 
 def threads_check(cores: int, quota: int | None, wanted: str) -> Check:

@@ -118,8 +118,10 @@ class TrainingConfig(Config):
     precision: Precision = "fp32"
     """Precision of the dense model's arithmetic (autocast); tables and losses stay in fp32. ``auto``: bf16 where the
     device multiplies it in hardware, else fp32; the run's config records which."""
-    compile: bool = False
-    """Whether to torch.compile the dense model: faster steps after a first step of some ten seconds."""
+    compile: bool | Literal["auto"] = False
+    """Whether to torch.compile the dense model, which takes 10 to 80 seconds at the first step. ``auto``: on a GPU if a
+    C++ compiler is installed (not measured yet), never on a CPU, where some models lose; the run's config
+    records which. Where the compiler fails, a warning says why and the model runs uncompiled."""
     evaluate_every: int | None = pydantic.Field(default=None, ge=1)
     """Steps between evaluations on the validation split; default: once an epoch. A cyclic schedule also evaluates at
     the end of each cycle."""

@@ -23,6 +23,7 @@ from ziggurat.embeddings.lookup import EmbeddingLookup, LookedUpRows, StartedLoo
 from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.interactions.dropout import dropout
 from ziggurat.models.build import model_dims
+from ziggurat.models.compiled import CompiledModel
 from ziggurat.models.model import Model
 from ziggurat.objectives.label_figures import LabelFigures
 from ziggurat.objectives.outputs import Outputs
@@ -48,7 +49,7 @@ class DensePart(nn.Module):
         self._dropout, self._autocast = dropout, autocast
         self._origin = model.origin if isinstance(model, Model) else None
         self.compiled = compiled
-        self._call = torch.compile(model) if compiled else model
+        self._call = CompiledModel(model) if compiled else model
 
     def forward(
         self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]
@@ -217,7 +218,12 @@ def assemble(
             outputs = Outputs(experiment.tasks(layout.schema), training.start_at_base_rate)
             outputs.start(labels)
             part = DensePart(
-                lookup.fields, model, outputs.to(device), training.precision == "bf16", training.compile, dropout
+                lookup.fields,
+                model,
+                outputs.to(device),
+                training.precision == "bf16",
+                training.compile is True,
+                dropout,
             )
             called = parallelise(part, experiment.parallel, world, device) if world.size > 1 else part
         except BaseException:

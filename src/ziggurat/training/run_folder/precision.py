@@ -1,4 +1,4 @@
-"""Chooses the precision of the dense part where the config says ``precision: auto``."""
+"""Chooses the precision of the dense part and whether to compile it, where the config says ``auto``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,37 @@ from pathlib import Path
 import torch
 
 from ziggurat.core.errors import ZigguratError
+from ziggurat.models.compiled import cpp_compiler
 from ziggurat.training.config import Precision
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.run_folder.run_files import CONFIG_FILE
 
 
-def with_precision(experiment: Experiment, chosen: Precision) -> Experiment:
-    """Returns the experiment with this precision of the dense part."""
-    training = experiment.training.model_copy(update={"precision": chosen})
+def with_choices(experiment: Experiment, precision: Precision, compiled: bool) -> Experiment:
+    """Returns the experiment with this precision of the dense part, compiled or not."""
+    training = experiment.training.model_copy(update={"precision": precision, "compile": compiled})
     return experiment.model_copy(update={"training": training})
+
+
+def chosen_compile(experiment: Experiment, folder: Path, device: torch.device) -> bool:
+    """Returns whether to compile the dense part: as :func:`chosen_precision`, what config or run say.
+
+    A new run is compiled on a GPU if there is a C++ compiler, and not on a CPU. There, compiled steps took .8 to
+    .99 of the time, but those of DCN-V2 with dropout 1.5 times, and compiling up to 80 seconds (docs/lab-notebook.md,
+    "torch.compile on a CPU"). To measure the first steps instead would make weights depend on the machine's load.
+    """
+    compiled = experiment.training.compile
+    if compiled != "auto":
+        return compiled
+    if (folder / CONFIG_FILE).is_file():
+        try:
+            recorded = open_run(folder).experiment.training.compile
+        except ZigguratError:  # is reported where the run is resumed
+            recorded = "auto"
+        if recorded != "auto":
+            return recorded
+    return device.type == "cuda" and cpp_compiler() is not None
 
 
 def chosen_precision(experiment: Experiment, folder: Path, device: torch.device) -> Precision:
