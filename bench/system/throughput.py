@@ -121,7 +121,7 @@ def _figures(workload: str, measured: dict[str, Samples]) -> list[Figure]:
 
 
 def _equal_auc(context: Context, folder: Path) -> list[Figure]:
-    """Returns the AUC on the held-out rows, and the distance of the means over seeds."""
+    """Returns the AUC on the held-out rows, and how far ours is behind the loop's."""
     found: dict[str, list[float]] = {}
     epochs, seeds = (1, 1) if context.quick else (AUC_EPOCHS, AUC_SEEDS)
     for seed in range(seeds):
@@ -138,7 +138,7 @@ def _equal_auc(context: Context, folder: Path) -> list[Figure]:
         for name, values in found.items()
     ]
     ours, by_hand = (sum(found[name]) / seeds for name in OURS)
-    return [*figures, Figure("frappe_auc_apart", "", (abs(ours - by_hand),), "of the means over seeds")]
+    return [*figures, Figure("frappe_auc_behind", "", (by_hand - ours,), "the loop's mean less ours")]
 
 
 THROUGHPUT = Benchmark(
@@ -149,7 +149,7 @@ THROUGHPUT = Benchmark(
         "tables_vs_best_peer": Target(9),
         "frappe_vs_handwritten": Target(1.6),
         "tables_vs_handwritten": Target(0.92),
-        "frappe_auc_apart": Target(0.001, "at most"),
+        "frappe_auc_behind": Target(0.001, "at most"),
     },
     depends_on=("bench/system/throughput.py", "bench/peers/requirements.txt"),
     run=run,
