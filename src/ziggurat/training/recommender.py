@@ -6,7 +6,7 @@ Shape legend: B rows, F features, D embedding width, T tasks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -114,6 +114,11 @@ class Recommender(nn.Module):
         if not trains_tables:
             by_feature = {name: each.detach() for name, each in by_feature.items()}
         return self.dense(batch.dense_BF, by_feature, rows.masks)
+
+    def looked_up(self, batch: Batch) -> Callable[[], Tensor]:
+        """Looks up the rows of a batch; the function that it returns predicts them (:meth:`predict`)."""
+        rows = self.lookup.finish(self.lookup.start(batch))
+        return lambda: self.predict(batch.dense_BF, rows)
 
     def predict(self, dense_BF: Tensor, rows: LookedUpRows) -> Tensor:
         """Returns columns_BC (float32) for rows that were looked up, without gradients.

@@ -10,7 +10,7 @@ Shape legend: B rows, M members, C columns, T labels.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +52,25 @@ class CombinedRecommender(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, None]:
         """Returns columns_BC (float32), summed in float64 in the order of the members, and None."""
+        return self._mean(member(batch)[0] for member in self.members), None
+
+    def looked_up(self, batch: Batch) -> Callable[[], Tensor]:
+        """Looks up the rows of a batch in the tables of all members; the function that it returns predicts them."""
+        parts = [member.looked_up(batch) for member in self.members]
+        return lambda: self._mean(predict() for predict in parts)
+
+    @property
+    def is_shareable(self) -> bool:
+        """Whether several threads may predict at once (:attr:`Recommender.is_shareable`)."""
+        return all(member.is_shareable for member in self.members)
+
+    def _mean(self, columns: Iterable[Tensor]) -> Tensor:
         sum_BC: Tensor | None = None
-        for member, weights_C in zip(self.members, self._weights_MC, strict=True):
-            columns_BC = member(batch)[0].double()
-            weighted_BC = columns_BC * torch.tensor(weights_C, dtype=torch.float64, device=columns_BC.device)
+        for columns_BC, weights_C in zip(columns, self._weights_MC, strict=True):
+            weighted_BC = columns_BC.double() * torch.tensor(weights_C, dtype=torch.float64, device=columns_BC.device)
             sum_BC = weighted_BC if sum_BC is None else sum_BC + weighted_BC
         assert sum_BC is not None
-        return sum_BC.float(), None
+        return sum_BC.float()
 
     def tensor_slices(self) -> list[TensorSlice]:
         """Returns all live tensors of all members."""

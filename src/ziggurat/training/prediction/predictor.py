@@ -270,10 +270,10 @@ class Predictor:
         try:
             with torch.no_grad(), contextlib.ExitStack() as turn:
                 turn.enter_context(self._turn)
-                looked_up = recommender.lookup.finish(recommender.lookup.start(batch))
+                predict = recommender.looked_up(batch)
                 if side_by_side:
                     turn.close()
-                return [recommender.predict(batch.dense_BF, looked_up).cpu()]
+                return [predict().cpu()]
         except TooManyRows:
             if len(rows) == 1:
                 raise
