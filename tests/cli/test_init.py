@@ -81,7 +81,6 @@ embeddings:
   dim: 16
   # eps: a tenth of a positive row's gradient, so that the small gradients of many negatives stay small
   optimizer: {name: rowwise_adagrad, lr: 0.02, eps: 1e-2}
-  numeric_bins: 64  # each number is embedded along a curve of so many pieces
 model: {name: deepfm}  # fewer than 50,000 training rows; or wukong, dhen, dcn_v2, dlrm, \
 finalmlp, masknet, autoint, xdeepfm, wide_deep, dnn, fm, \
 logistic_regression: docs/models.md

@@ -125,7 +125,7 @@ class Records:
         open_end = len(data) > (ends[-1] if len(ends) else 0)
         if open_end:
             ends = np.append(ends, len(data))
-        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        starts = np.concatenate([[0], ends]).astype(np.int64)[:-1]
         buffer = np.frombuffer(data, np.uint8)
         stops = ends - (buffer[ends - 1] == _LF)
         stops = stops - ((stops > starts) & (buffer[stops - 1] == _CR))
