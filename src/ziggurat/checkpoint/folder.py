@@ -184,7 +184,8 @@ class CheckpointFolder:
         if folder_of(step) not in self.store.folders():
             return None
         place = self.store.where(folder_of(step), MANIFEST_FILE)
-        return f"{place}: is {'a folder, not a file' if Path(place).is_dir() else 'missing'}"
+        is_folder = isinstance(self.store, LocalStore) and Path(place).is_dir()
+        return f"{place}: is {'a folder, not a file' if is_folder else 'missing'}"
 
     def foreign_problem(self, manifest: Manifest | None) -> str | None:
         """Returns what is wrong with a checkpoint of another run; None if this run wrote it, or if that is unknown."""

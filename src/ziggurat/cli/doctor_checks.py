@@ -208,7 +208,7 @@ def bf16_check() -> Check:
 
 def compiler_check() -> Check:
     """Tells whether there is a C++ compiler, which torch.compile needs."""
-    found = next((path for name in ("g++", "clang++", "c++") if (path := shutil.which(name))), None)
+    found = engine.cpp_compiler()
     if found is None:
         return Check("C++ compiler", "note", "none: `training.compile: true` would run uncompiled, with a warning")
     return Check("C++ compiler", "ok", f"{found}: `training.compile: true` can use it")

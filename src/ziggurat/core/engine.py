@@ -236,3 +236,8 @@ def pip_install() -> str:
 def uninstall_command() -> str:
     """Returns the command that removes fbgemm, in either flavour, from this Python."""
     return f"{shlex.quote(sys.executable)} -m pip uninstall -y {' '.join(versions.FBGEMM_DISTRIBUTION.values())}"
+
+
+def cpp_compiler() -> str | None:
+    """Returns the path of the C++ compiler that torch.compile finds; None if none is installed."""
+    return next((found for name in ("g++", "clang++", "c++") if (found := shutil.which(name))), None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 
 import torch
 import torch._functorch.config as functorch_config
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
+
+from ziggurat.core.engine import cpp_compiler
 
 
 class CompiledModel:
@@ -40,8 +41,3 @@ class CompiledModel:
                 stacklevel=2,
             )
             return self._model(dense_BF, emb_BFD)
-
-
-def cpp_compiler() -> str | None:
-    """Returns the path of the C++ compiler that torch.compile finds; None if none is installed."""
-    return next((found for name in ("g++", "clang++", "c++") if (found := shutil.which(name))), None)

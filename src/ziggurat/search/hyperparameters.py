@@ -145,18 +145,22 @@ def search_hyperparameters(
         _check_same(folder, settings)
         write_json(folder / SETTINGS_FILE, settings)
         with contextlib.ExitStack() as stack:
-            if ray is None:
-                jobs = jobs or 1
-                threads = max(1, len(os.sched_getaffinity(0)) // jobs)
-                start: Start = partial(LocalProcess, threads=threads)
-            else:
-                from ziggurat.features.preparation.ray_cluster import RayCluster
-                from ziggurat.search.ray_trial import ray_start
-
-                cluster = stack.enter_context(RayCluster(ray))
-                jobs, start = ray_start(cluster, dataset.folder.resolve(), jobs, experiment.training.device)
+            jobs, start = _start(stack, ray, jobs, dataset.folder, experiment.training.device)
             search = _Search(folder, experiment, found, dataset, seed, trials, jobs, start, ensemble, progress)
             return search.run(deadline)
+
+
+def _start(
+    stack: contextlib.ExitStack, ray: str | None, jobs: int | None, prepared: Path, device: str
+) -> tuple[int, Start]:
+    """Returns how many trials run at a time, and what starts them; a cluster is left with ``stack``."""
+    if ray is None:
+        jobs = jobs or 1
+        return jobs, partial(LocalProcess, threads=max(1, len(os.sched_getaffinity(0)) // jobs))
+    from ziggurat.features.preparation.ray_cluster import RayCluster
+    from ziggurat.search.ray_trial import ray_start
+
+    return ray_start(stack.enter_context(RayCluster(ray)), prepared.resolve(), jobs, device)
 
 
 class _Search:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,6 @@ from ziggurat.embeddings.lookup import EmbeddingLookup, LookedUpRows, StartedLoo
 from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.interactions.dropout import dropout
 from ziggurat.models.build import model_dims
-from ziggurat.models.compiled import CompiledModel
 from ziggurat.models.model import Model
 from ziggurat.objectives.label_figures import LabelFigures
 from ziggurat.objectives.outputs import Outputs
@@ -33,6 +33,9 @@ from ziggurat.parallel.own_random import OwnRandom
 from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
+
+if TYPE_CHECKING:
+    from ziggurat.models.compiled import CompiledModel
 
 CACHED_ROWS = 2048
 """Rows that the dense part predicts at a time on a CPU: their activations fit into a core's cache."""
@@ -49,7 +52,7 @@ class DensePart(nn.Module):
         self._dropout, self._autocast = dropout, autocast
         self._origin = model.origin if isinstance(model, Model) else None
         self.compiled = compiled
-        self._call = CompiledModel(model) if compiled else model
+        self._call = _compiled(model) if compiled else model
 
     def forward(
         self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]
@@ -66,6 +69,12 @@ class DensePart(nn.Module):
 
     def _thinned(self, emb_BFD: Tensor) -> Tensor:
         return dropout(emb_BFD, self._dropout, self.training)
+
+
+def _compiled(model: nn.Module) -> CompiledModel:
+    from ziggurat.models.compiled import CompiledModel  # brings torch's compiler, which other runs need not load
+
+    return CompiledModel(model)
 
 
 class Recommender(nn.Module):

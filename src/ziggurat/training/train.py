@@ -39,7 +39,7 @@ from ziggurat.training.perfect_prediction import perfect_tasks
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender_state import restore_from
-from ziggurat.training.run_folder.precision import chosen_compile, chosen_precision, with_choices
+from ziggurat.training.run_folder.precision import choices, with_choices
 from ziggurat.training.run_folder.resume import (
     attach_dataset,
     begin_run,
@@ -127,9 +127,7 @@ def train(
         if not world.leads:
             progress = Silent()
         given = experiment
-        precision, compiled = on_first_rank(
-            lambda: (chosen_precision(given, folder, device), chosen_compile(given, folder, device))
-        )
+        precision, compiled = on_first_rank(lambda: choices(given, folder, device))
         experiment = with_choices(given, precision, compiled)
 
         def open_folder() -> Path:

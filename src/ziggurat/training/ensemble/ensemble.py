@@ -100,7 +100,7 @@ class Ensemble:
         members: list[Member] = []
         for number, each in enumerate(saved.members, 1):
             place = shown_path(_place(folder, each.run, path))
-            with _in_member(path, number, place, each.step):
+            with _named(f"{path}: member {number} ({place}, step {each.step:,})"):
                 run = open_run(place)
                 if run.files.run_id != each.run_id:
                     raise RunFolderError(
@@ -180,18 +180,22 @@ def check_together(candidates: Sequence[Candidate]) -> None:
             raise RunFolderError(f"{run.folder} and {first.folder}: {error.problem}", error.hint) from None
 
 
-@contextlib.contextmanager
-def of_member(folder: Path, member: Candidate) -> Generator[None]:
+def of_member(folder: Path, member: Candidate) -> contextlib.AbstractContextManager[None]:
     """Names the member in the errors that are raised in the ``with`` block.
 
     Args:
         folder: the folder of the ensemble.
         member: the member.
     """
+    return _named(f"{folder}: member {member}")
+
+
+@contextlib.contextmanager
+def _named(where: str) -> Generator[None]:
     try:
         yield
     except ZigguratError as error:
-        raise RunFolderError(f"{folder}: member {member}: {error.problem}", error.hint) from error
+        raise RunFolderError(f"{where}: {error.problem}", error.hint) from error
 
 
 def pointer_of(run: Run) -> DatasetPointer:
@@ -204,16 +208,6 @@ def pointer_of(run: Run) -> DatasetPointer:
     if pointer is None:
         raise RunFolderError(f"{run.folder}: names no prepared dataset (dataset.json is missing)", "train it first")
     return pointer
-
-
-@contextlib.contextmanager
-def _in_member(path: Path, number: int, place: Path, step: int) -> Generator[None]:
-    try:
-        yield
-    except ZigguratError as error:
-        raise RunFolderError(
-            f"{path}: member {number} ({place}, step {step:,}): {error.problem}", error.hint
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)

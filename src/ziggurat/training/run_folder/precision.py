@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import torch
 
+from ziggurat.core.engine import cpp_compiler
 from ziggurat.core.errors import ZigguratError
-from ziggurat.models.compiled import cpp_compiler
 from ziggurat.training.config import Precision
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run_folder.run import open_run
@@ -20,48 +21,32 @@ def with_choices(experiment: Experiment, precision: Precision, compiled: bool) -
     return experiment.model_copy(update={"training": training})
 
 
-def chosen_compile(experiment: Experiment, folder: Path, device: torch.device) -> bool:
-    """Returns whether to compile the dense part: as :func:`chosen_precision`, what config or run say.
+def choices(experiment: Experiment, folder: Path, device: torch.device) -> tuple[Precision, bool]:
+    """Returns the precision to train with, and whether to compile: what the config says; for ``auto``, what a run began
+    with, if there is one already.
 
-    A new run is compiled on a GPU if there is a C++ compiler, and not on a CPU. There, compiled steps took .8 to
-    .99 of the time, but those of DCN-V2 with dropout 1.5 times, and compiling up to 80 seconds (docs/lab-notebook.md,
-    "torch.compile on a CPU"). To measure the first steps instead would make weights depend on the machine's load.
-    """
-    compiled = experiment.training.compile
-    if compiled != "auto":
-        return compiled
-    if (folder / CONFIG_FILE).is_file():
-        try:
-            recorded = open_run(folder).experiment.training.compile
-        except ZigguratError:  # is reported where the run is resumed
-            recorded = "auto"
-        if recorded != "auto":
-            return recorded
-    return device.type == "cuda" and cpp_compiler() is not None
-
-
-def chosen_precision(experiment: Experiment, folder: Path, device: torch.device) -> Precision:
-    """Returns the precision to train with: what the config says; for ``auto`` that of the run, if there is one already.
-
-    A new run takes bf16 where the device multiplies it in hardware. The run's config records what was taken, so that it
-    is evaluated and resumed with the same precision on every machine.
+    A new run takes bf16 where the device multiplies it in hardware. It is compiled on a GPU if there is a C++ compiler,
+    and not on a CPU. There, compiled steps took .8 to .99 of the time, but those of DCN-V2 with dropout 1.5 times, and
+    compiling up to 80 seconds (docs/lab-notebook.md, "torch.compile on a CPU"). To measure the first steps instead
+    would make weights depend on the machine's load. The run's config records what was taken, so that it is evaluated
+    and resumed in the same way on every machine.
 
     Args:
         experiment: the experiment.
         folder: the run folder, which need not exist.
         device: the device to train on.
     """
-    precision = experiment.training.precision
-    if precision != "auto":
-        return precision
-    if (folder / CONFIG_FILE).is_file():
-        try:
-            recorded = open_run(folder).experiment.training.precision
-        except ZigguratError:  # is reported where the run is resumed
-            recorded = "auto"
-        if recorded != "auto":
-            return recorded
-    return "bf16" if multiplies_bf16(device) else "fp32"
+    precision, compiled = experiment.training.precision, experiment.training.compile
+    if "auto" in {precision, compiled} and (folder / CONFIG_FILE).is_file():
+        with contextlib.suppress(ZigguratError):  # is reported where the run is resumed
+            recorded = open_run(folder).experiment.training
+            precision = recorded.precision if precision == "auto" else precision
+            compiled = recorded.compile if compiled == "auto" else compiled
+    if precision == "auto":
+        precision = "bf16" if multiplies_bf16(device) else "fp32"
+    if compiled == "auto":
+        compiled = device.type == "cuda" and cpp_compiler() is not None
+    return precision, compiled
 
 
 def multiplies_bf16(device: torch.device) -> bool:

@@ -104,7 +104,7 @@ def split_cells(records: pa.Array, width: int, config: CsvSource) -> list[pa.Arr
 
 def join_text(parts: Sequence[pa.Array | pa.Scalar]) -> bytes:
     """Joins arrays and scalars of text row by row, and concatenates all rows."""
-    return b"".join(buffer.to_pybytes() for buffer in joined_buffers(parts))
+    return b"".join(joined_buffers(parts))
 
 
 def joined_buffers(parts: Sequence[pa.Array | pa.Scalar]) -> list[pa.Buffer]:
