@@ -144,13 +144,16 @@ def _trained(context: Context, resumable: ResumableCases, cases: Iterable[Case])
     missing = [case for case, name in every.items() if name not in resumable]
     if missing:
         context.say(f"{len(missing)} of {len(every)} trainings to go")
-    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("forkserver")) as pool, ExitStack() as stack:
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # if this is interrupted
-        started = {pool.submit(trained, context.data, context.quick, *case): every[case] for case in missing}
-        for number, done in enumerate(as_completed(started), 1):
-            curve, name = done.result(), started[done]
-            resumable.get(name, lambda curve=curve: asdict(curve))
-            context.say(f"{number}/{len(missing)} {name}: {curve.best:.5f}")
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("forkserver")) as pool:
+        try:
+            started = {pool.submit(trained, context.data, context.quick, *case): every[case] for case in missing}
+            for number, done in enumerate(as_completed(started), 1):
+                curve, name = done.result(), started[done]
+                resumable.get(name, lambda curve=curve: asdict(curve))
+                context.say(f"{number}/{len(missing)} {name}: {curve.best:.5f}")
+        except BaseException:  # else the pool's processes are waited for, without which this one may never end
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return {case: Curve(**resumable.get(name, dict)) for case, name in every.items()}
 
 
