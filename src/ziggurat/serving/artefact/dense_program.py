@@ -1,0 +1,124 @@
+"""The dense part of an exported model: a graph of PyTorch's operators as JSON, and its tensors as safetensors.
+
+``dense.json`` is what ``torch.export`` writes of a program into its archive; the archive itself is not used, because it
+holds a pickle. Loading a graph resolves the names of its operators and evaluates its sizes, so both are held against
+what a model's graph consists of before PyTorch sees them: operators of ``aten`` and arithmetic of sizes, and nothing
+that could name another function.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ziggurat.core.untrusted import Damage, parse_json
+
+PROGRAM_FILE, TENSORS_FILE = "dense.json", "dense.safetensors"
+
+_OPERATOR = re.compile(
+    r"torch\.ops\.(aten|prims)\.[A-Za-z_]\w*\.\w+"
+    r"|_operator\.(getitem|add|sub|mul|truediv|floordiv|mod|neg|eq|ne|lt|le|gt|ge|and_|or_)"
+    r"|torch\.ops\.higher_order\.(wrap_with_autocast|wrap_with_set_grad_enabled)"
+    r"|torch\.sym_(int|float|max|min|not|sum)|math\.(ceil|floor|trunc)"
+)
+_SIZE = re.compile(
+    r"(?:(?:Mul|Add|Pow|Max|Min|Mod|PythonMod|FloorDiv|CleanDiv|CeilDiv|Integer|Rational|Eq|Ne|Lt|Le|Gt|Ge|Equality"
+    r"|Unequality|StrictLessThan|LessThan|StrictGreaterThan|GreaterThan)\(|\)|,|\s|-?\d+"
+    r"|Symbol\('[a-z]+\d+'(?:, (?:positive|nonnegative|integer)=True)*\)|[a-z]+\d+|True|False|[-+*/<>=])*"
+)
+_EXPRESSION = "expr_str"
+
+
+def program_files(module: nn.Module, arguments: tuple[Any, ...], sizes: Any) -> tuple[bytes, dict[str, Tensor]]:
+    """Returns the graph of a module as JSON, and its tensors.
+
+    Args:
+        module: a module in evaluation mode.
+        arguments: arguments of its ``forward`` for several rows.
+        sizes: ``dynamic_shapes`` of :func:`torch.export.export`.
+    """
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
+        program = torch.export.export(module, arguments, dynamic_shapes=sizes).run_decompositions({})
+        archive = io.BytesIO()
+        torch.export.save(program, archive)
+    with zipfile.ZipFile(archive) as parts:
+        name = next(name for name in parts.namelist() if name.endswith("models/model.json"))
+        graph = json.loads(parts.read(name))
+    _without_traces(graph)
+    signature = program.graph_signature
+    used = {*signature.inputs_to_parameters.values(), *signature.inputs_to_buffers.values()}
+    tensors = {f"state/{name}": each for name, each in program.state_dict.items() if name in used}
+    tensors |= {f"constant/{name}": each for name, each in program.constants.items() if isinstance(each, Tensor)}
+    owned = {name: each.detach().contiguous().clone() for name, each in tensors.items()}
+    return json.dumps(graph, separators=(",", ":")).encode(), owned
+
+
+def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage: Damage) -> nn.Module:
+    """Returns the module of a graph that :func:`program_files` made.
+
+    Args:
+        data: the graph.
+        tensors: its tensors.
+        where: the file, for messages.
+        damage: the errors to raise.
+
+    Raises:
+        ZigguratError: of class ``damage.error``: it is no such graph, or names something that graphs do not consist of.
+    """
+    from torch._export.serde import schema
+    from torch._export.serde.serialize import ExportedProgramDeserializer, _bytes_to_dataclass
+
+    graph = parse_json(data, where, damage)
+    _check(graph, where, damage)
+    states, constants = (
+        {name.removeprefix(kind): nn.Parameter(each, False) if kind == "state/" else each
+         for name, each in tensors.items() if name.startswith(kind)}
+        for kind in ("state/", "constant/")
+    )  # fmt: skip
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            stored = _bytes_to_dataclass(schema.ExportedProgram, data)
+            return ExportedProgramDeserializer(None).deserialize(stored, states, constants, None).module()
+    except Exception as error:
+        raise damage.of(where, f"cannot be loaded: {type(error).__name__}: {_line(error)}") from error
+
+
+def _check(value: Any, where: str, damage: Damage, key: str = "") -> None:
+    """Refuses operators and expressions that graphs of models do not consist of."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name == "target" and isinstance(each, str) and "inputs" in value and not _OPERATOR.fullmatch(each):
+                raise damage.of(where, f"names the operator {each[:80]!r}, which no exported model has")
+            if name == _EXPRESSION and not (isinstance(each, str) and _SIZE.fullmatch(each)):
+                raise damage.of(where, f"holds {str(each)[:80]!r} in place of a size")
+            _check(each, where, damage, name)
+    elif isinstance(value, list):
+        for each in value:
+            _check(each, where, damage, key)
+
+
+def _without_traces(value: Any) -> None:
+    """Empties the traces, which hold paths of the machine that exported."""
+    if isinstance(value, dict):
+        for name in ("stack_trace", "torch_fn", "source_fn_stack", "nn_module_stack"):
+            if name in value:
+                del value[name]
+        for each in value.values():
+            _without_traces(each)
+    elif isinstance(value, list):
+        for each in value:
+            _without_traces(each)
+
+
+def _line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")[:200]

@@ -1,0 +1,210 @@
+"""``export.json``: what an export is, and the size and checksums of each of its files.
+
+It is written last and sealed, so that a folder with a valid one is complete. As it names the SHA-256 of every other
+file, a signature of this file alone signs the whole export.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter
+
+from ziggurat.core.digests import FileChecksum
+from ziggurat.core.errors import DataError
+from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
+from ziggurat.core.untrusted import child, opened
+from ziggurat.objectives.task import Task
+from ziggurat.serving.artefact.damage import DAMAGED
+from ziggurat.serving.artefact.packed_rows import PackedRows
+from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision, row_bytes
+
+MANIFEST_FILE = "export.json"
+FORMAT_VERSION = 1
+TRANSFORM = "encoders"
+TABLES = "tables"
+Side = Literal["user", "item"]
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """The size and checksums of a file."""
+
+    bytes: int
+    xxh3_128: str
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Reads a file that was just written."""
+        sha256 = hashlib.sha256()
+        with opened(path, DAMAGED) as file:
+            while data := file.read(_CHUNK):
+                sha256.update(data)
+        checksum = FileChecksum.of(path, DAMAGED)
+        return cls(checksum.bytes, checksum.xxh3_128, sha256.hexdigest())
+
+    @property
+    def checksum(self) -> FileChecksum:
+        return FileChecksum(self.bytes, self.xxh3_128)
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A table of an export.
+
+    Attributes:
+        name: its name.
+        rows: number of rows.
+        dim: numbers of a row.
+        file: the file of its rows, in the folder ``tables``.
+        pooling: how the rows of a bag become one: their sum or mean.
+        features: the features that are looked up in it.
+        positions: sequence -> how many of its last ids are looked up one by one.
+        side: whether it is read once a request, or for each candidate.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    file: str
+    pooling: Literal["sum", "mean"]
+    features: tuple[str, ...]
+    positions: dict[str, int]
+    side: Side
+
+    def layout(self, precision: Precision) -> PackedRows:
+        """Returns where its rows are in the file."""
+        return PackedRows(self.rows, row_bytes(self.dim, precision))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What was exported.
+
+    Attributes:
+        name: the experiment's name.
+        run_id: the id of the run.
+        step: the step of the checkpoint.
+        version: the version of ziggurat that exported it.
+        torch: the version of PyTorch that wrote the dense part, and that reads it.
+    """
+
+    name: str
+    run_id: str
+    step: int
+    version: str
+    torch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of ``export.json``.
+
+    Attributes:
+        source: what was exported.
+        precision: how the rows of tables are stored.
+        batch_size: rows that are predicted at a time.
+        tasks: the labels, in the order of the predictions.
+        dense: the dense features, in the order in which the dense part takes them.
+        inputs: the features whose rows the dense part takes, in its order.
+        tables: the tables.
+        user_columns: the raw columns that a request gives once for all its candidates.
+        figures: split -> the figures of the checkpoint, as far as they are known.
+        deviation: what the precision changes: of the predictions of sample rows, of the validation split's NE.
+        files: path in the folder -> its size and checksums.
+        format_version: version of the format.
+    """
+
+    source: Source
+    precision: Precision
+    batch_size: int
+    tasks: tuple[Task, ...]
+    dense: tuple[str, ...]
+    inputs: tuple[str, ...]
+    tables: tuple[TableEntry, ...]
+    user_columns: tuple[str, ...]
+    figures: dict[str, dict[str, float | None]]
+    deviation: dict[str, float]
+    files: dict[str, StoredFile]
+    format_version: int = FORMAT_VERSION
+    table_of: dict[str, TableEntry] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        table_of = {feature: table for table in self.tables for feature in table.features}
+        object.__setattr__(self, "table_of", table_of)
+
+    def write(self, folder: Path) -> None:
+        """Writes ``export.json``."""
+        values: dict[str, Any] = TypeAdapter(Manifest).dump_python(self, mode="json", exclude={"table_of"})
+        write_sealed_json(folder / MANIFEST_FILE, values)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Reads and checks ``export.json``, and the sizes of the other files.
+
+        Raises:
+            DataError: the folder holds no export, one of another version, or a damaged one.
+        """
+        path = folder / MANIFEST_FILE
+        if folder.is_symlink():
+            raise DAMAGED.of(folder, "is a symbolic link, which is not followed")
+        try:
+            values = read_sealed_json(path, DAMAGED)
+        except FileNotFoundError:
+            raise DataError(
+                f"{folder}: no export ({MANIFEST_FILE} is missing)", "make one: ziggurat export RUN OUT"
+            ) from None
+        version = values.get("format_version")
+        if version != FORMAT_VERSION:
+            raise DataError(
+                f"{path}: has format version {version!r}, this ziggurat reads {FORMAT_VERSION}",
+                "export the run again, or use the ziggurat that exported it",
+            )
+        found = declared(cls, values, path, DAMAGED)
+        found._check(folder, path)
+        return found
+
+    def check_files(self, folder: Path, names: Iterable[str] | None = None) -> None:
+        """Compares files with their checksums; all by default.
+
+        Raises:
+            DataError: one is missing or another; the message names it.
+        """
+        for name in self.files if names is None else names:
+            self.files[name].checksum.check(folder / name, DAMAGED)
+
+    def _check(self, folder: Path, path: Path) -> None:
+        if self.precision not in PRECISIONS:
+            raise DAMAGED.of(path, f"precision: {self.precision!r}")
+        for name, stored in self.files.items():
+            place = folder
+            for part in name.split("/"):
+                place = child(place, part, path, DAMAGED)
+            size = place.lstat().st_size if place.is_file() and not place.is_symlink() else -1
+            if size != stored.bytes:
+                raise DAMAGED.of(place, f"is damaged: it has {max(0, size):,} bytes, {stored.bytes:,} were written")
+        for fault in self._faults():
+            raise DAMAGED.of(path, fault)
+
+    def _faults(self) -> Iterator[str]:
+        """Yields what does not fit together."""
+        for table in self.tables:
+            if table.rows < 1 or not 1 <= table.dim <= 1 << 16:
+                yield f"table {table.name!r} has {table.rows:,} rows of {table.dim:,} numbers"
+            stored = self.files.get(f"{TABLES}/{table.file}")
+            size = table.layout(self.precision).bytes
+            if stored is None or stored.bytes != size:
+                yield f"table {table.name!r}: {table.file} does not hold {size:,} bytes"
+        missing = set(self.inputs) ^ set(self.table_of)
+        if missing:
+            yield f"feature {min(missing)!r} has no table, or is not used"
+        if not self.tasks or self.batch_size < 1:
+            yield "has no labels, or batches without rows"
+
+

@@ -1,0 +1,73 @@
+"""Look-ups: the ids of features become the rows that a dense part takes.
+
+The rows of a bag are added in the order of its ids, in float32, and a mean is that sum divided by their number; so do
+FBGEMM's kernels of a training, and a single row is taken as it is. Shape legend: B rows, L ids, U distinct ids, W
+numbers of a table's row, S positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ziggurat.serving.artefact.manifest import Manifest, TableEntry
+from ziggurat.serving.model.inputs import Ids, Inputs
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+class TableRows(Protocol):
+    """The rows of a table, wherever they are."""
+
+    def read(self, ids_L: Ints) -> Floats:
+        """Returns rows (L, W) for ids in any order, each in the range of the table."""
+        ...
+
+
+class Lookup:
+    """Looks up the rows of some inputs.
+
+    Args:
+        manifest: the export.
+        tables: name of a table -> its rows.
+    """
+
+    def __init__(self, manifest: Manifest, tables: Mapping[str, TableRows]) -> None:
+        self._manifest, self._tables = manifest, tables
+
+    def __call__(self, inputs: Inputs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Returns feature -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these."""
+        rows: dict[str, Tensor] = {}
+        masks: dict[str, Tensor] = {}
+        for name in self._manifest.inputs:
+            entry = self._manifest.table_of[name]
+            table, ids = self._tables[entry.name], inputs.ids[name]
+            if name in entry.positions:
+                rows[name], masks[name] = _positions(table, entry, ids, entry.positions[name])
+            else:
+                rows[name] = _pooled(table, entry, ids)
+        return rows, masks
+
+
+def _pooled(table: TableRows, entry: TableEntry, ids: Ids) -> Tensor:
+    found_LW = torch.from_numpy(table.read(ids.values))
+    if ids.offsets is None:
+        return found_LW
+    if not len(found_LW):
+        return torch.zeros(len(ids.offsets) - 1, entry.dim)
+    places_L, offsets = torch.arange(len(found_LW)), torch.from_numpy(ids.offsets[:-1])
+    return F.embedding_bag(places_L, found_LW, offsets, mode=entry.pooling)
+
+
+def _positions(table: TableRows, entry: TableEntry, ids: Ids, count: int) -> tuple[Tensor, Tensor]:
+    ids_BS, exists_BS = ids.last(count)
+    rows_BSW = np.zeros((*ids_BS.shape, entry.dim), np.float32)
+    rows_BSW[exists_BS] = table.read(ids_BS[exists_BS])
+    return torch.from_numpy(rows_BSW), torch.from_numpy(exists_BS)

@@ -1,0 +1,128 @@
+"""An exported model: raw rows in, predictions out.
+
+Shape legend: B rows, T labels, C columns of all labels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from ziggurat.core.digests import load_tensors
+from ziggurat.data.readers.blocks import BadRow, RawBlock
+from ziggurat.features.transform import Transform
+from ziggurat.objectives.task import column_slices
+from ziggurat.serving.artefact.damage import DAMAGED
+from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE, load_program
+from ziggurat.serving.artefact.manifest import TABLES, TRANSFORM, Manifest
+from ziggurat.serving.model.inputs import Inputs
+from ziggurat.serving.model.lookup import Lookup, TableRows
+from ziggurat.serving.model.mapped_rows import MappedRows
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The predictions for some rows.
+
+    Attributes:
+        kept: the positions of the rows that were predicted.
+        predictions_BT: their predictions: probabilities, or numbers in the labels' units.
+        further: label -> further predictions by name: of each quantile, the probability of each level.
+        bad: the rows that the reader or the transform rejected.
+    """
+
+    kept: npt.NDArray[np.int64]
+    predictions_BT: Floats
+    further: dict[str, dict[str, Floats]]
+    bad: list[BadRow]
+
+
+class Scorer:
+    """Predicts with an export. Threads may share it.
+
+    Args:
+        folder: the export.
+        manifest: its manifest.
+        transform: its transform.
+        tables: name of a table -> its rows.
+        dense: the dense part.
+    """
+
+    def __init__(
+        self, folder: Path, manifest: Manifest, transform: Transform, tables: Mapping[str, TableRows], dense: nn.Module
+    ) -> None:
+        self.folder, self.manifest, self.transform, self._dense = folder, manifest, transform, dense
+        self._lookup = Lookup(manifest, tables)
+        self._turn = threading.Lock()
+
+    @classmethod
+    def open(cls, folder: Path, *, check_tables: bool = False) -> Scorer:
+        """Opens an export with its tables mapped into memory.
+
+        Args:
+            folder: the export.
+            check_tables: whether to compare the tables with their checksums, which reads them once.
+
+        Raises:
+            DataError: it is no export, of another version, or damaged.
+        """
+        manifest = Manifest.read(folder)
+        small = [name for name in manifest.files if not name.startswith(f"{TABLES}/")]
+        manifest.check_files(folder, None if check_tables else small)
+        transform = Transform.load(folder / TRANSFORM)
+        tables = {
+            entry.name: MappedRows(folder / TABLES / entry.file, entry, manifest.precision) for entry in manifest.tables
+        }
+        return cls(folder, manifest, transform, tables, open_dense(folder, manifest))
+
+    def score(self, block: RawBlock) -> Scored:
+        """Returns the predictions for the rows of a block that can be encoded, and the other rows."""
+        encoded = self.transform.apply(block, labelled=False)
+        inputs = Inputs.of(self.manifest, encoded.batch)
+        step = self.manifest.batch_size
+        parts = [np.empty((0, sum(task.columns for task in self.manifest.tasks)), np.float32)]
+        parts += [self.columns(inputs.rows(start, start + step)) for start in range(0, inputs.size, step)]
+        predictions_BT, further = predictions(self.manifest, np.concatenate(parts))
+        return Scored(encoded.kept_rows, predictions_BT, further, encoded.bad)
+
+    def columns(self, inputs: Inputs) -> Floats:
+        """Returns the columns (B, C) of some inputs."""
+        rows, masks = self._lookup(inputs)
+        with self._turn, torch.no_grad():
+            return self._dense(torch.from_numpy(inputs.dense), rows, masks).numpy()
+
+
+def open_dense(folder: Path, manifest: Manifest) -> nn.Module:
+    """Returns the dense part of an export.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    recorded = manifest.files[PROGRAM_FILE].checksum, manifest.files[TENSORS_FILE].checksum
+    data = recorded[0].read(folder / PROGRAM_FILE, DAMAGED)
+    arrays = load_tensors(folder / TENSORS_FILE, recorded[1], DAMAGED)
+    tensors = {name: torch.from_numpy(each) for name, each in arrays.items()}
+    return load_program(data, tensors, str(folder / PROGRAM_FILE), DAMAGED)
+
+
+def predictions(manifest: Manifest, columns_BC: Floats) -> tuple[Floats, dict[str, dict[str, Floats]]]:
+    """Returns the predictions (B, T), and further ones of each label, as prediction with a run computes them."""
+    found = np.empty((len(columns_BC), len(manifest.tasks)), np.float32)
+    further: dict[str, dict[str, Floats]] = {}
+    for number, (task, at) in enumerate(zip(manifest.tasks, column_slices(manifest.tasks), strict=True)):
+        if task.is_probability:
+            found[:, number] = torch.sigmoid(torch.from_numpy(columns_BC[:, at.start])).numpy()
+        else:
+            found[:, number] = task.predictions(columns_BC[:, at])
+            more = task.further(columns_BC[:, at])
+            further[task.name] = {name: values.astype(np.float32) for name, values in more.items()}
+    return found, further
