@@ -93,6 +93,11 @@ class Recommender(nn.Module):
         self._part = [part]  # in a list: no second registration of its parameters
 
     @property
+    def part(self) -> DensePart:
+        """The dense part itself, not wrapped for several ranks."""
+        return self._part[0]
+
+    @property
     def model(self) -> nn.Module:
         return self._part[0].model
 

@@ -206,5 +206,3 @@ class Manifest:
             yield f"feature {min(missing)!r} has no table, or is not used"
         if not self.tasks or self.batch_size < 1:
             yield "has no labels, or batches without rows"
-
-

@@ -1,6 +1,6 @@
 """Look-ups: the ids of features become the rows that a dense part takes.
 
-The rows of a bag are added in the order of its ids, in float32, and a mean is that sum divided by their number; so do
+The rows of a bag are added in the order of its ids, in float32, and a mean is that sum times one over their number; so do
 FBGEMM's kernels of a training, and a single row is taken as it is. Shape legend: B rows, L ids, U distinct ids, W
 numbers of a table's row, S positions.
 """
@@ -63,7 +63,11 @@ def _pooled(table: TableRows, entry: TableEntry, ids: Ids) -> Tensor:
     if not len(found_LW):
         return torch.zeros(len(ids.offsets) - 1, entry.dim)
     places_L, offsets = torch.arange(len(found_LW)), torch.from_numpy(ids.offsets[:-1])
-    return F.embedding_bag(places_L, found_LW, offsets, mode=entry.pooling)
+    sums_BW = F.embedding_bag(places_L, found_LW, offsets, mode="sum")
+    if entry.pooling == "mean":
+        counts_B = np.maximum(1, np.diff(ids.offsets)).astype(np.float32)
+        sums_BW *= torch.from_numpy(np.float32(1) / counts_B).unsqueeze(1)
+    return sums_BW
 
 
 def _positions(table: TableRows, entry: TableEntry, ids: Ids, count: int) -> tuple[Tensor, Tensor]:
