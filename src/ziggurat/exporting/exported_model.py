@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor, from_numpy, nn
+from torch import Tensor, from_numpy
 
 from ziggurat.core.batch import Batch
 from ziggurat.objectives.outputs import Outputs
 from ziggurat.serving.model.inputs import Ids, Inputs
 from ziggurat.serving.model.scorer import Scorer
+from ziggurat.training.evaluate import StandIn
 from ziggurat.training.recommender import Recommender
 
 
-class ExportedModel(nn.Module):
+class ExportedModel(StandIn):
     """Computes columns of a batch with an export.
 
     Args:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.progress import Progress
@@ -14,14 +15,28 @@ from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.dataset import SplitBlocks
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.objectives.outputs import Outputs
 from ziggurat.parallel.world import World
 from ziggurat.training.ensemble.combined import CombinedRecommender
 from ziggurat.training.recommender import Recommender
 
 
+class StandIn(nn.Module):
+    """What may be evaluated in the place of a recommender."""
+
+    @property
+    def outputs(self) -> Outputs:
+        """Turns columns into predictions."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> tuple[Tensor, None]:
+        """Returns columns_BC (float32), and None."""
+        raise NotImplementedError
+
+
 @torch.no_grad()
 def evaluate_split(
-    recommender: Recommender | CombinedRecommender,
+    recommender: Recommender | CombinedRecommender | StandIn,
     blocks: SplitBlocks,
     schema: Schema,
     device: torch.device,

@@ -75,7 +75,10 @@ def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage:
         ZigguratError: of class ``damage.error``: it is no such graph, or names something that graphs do not consist of.
     """
     from torch._export.serde import schema
-    from torch._export.serde.serialize import ExportedProgramDeserializer, _bytes_to_dataclass
+    from torch._export.serde.serialize import (
+        ExportedProgramDeserializer,
+        _bytes_to_dataclass,  # pyright: ignore[reportPrivateUsage] - torch.export.load reads a pickle beside it
+    )
 
     graph = parse_json(data, where, damage)
     _check(graph, where, damage)

@@ -43,7 +43,7 @@ class Ids:
         return Ids(np.tile(self.values, count), np.arange(count + 1) * len(self.values))
 
     def last(self, count: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """Returns the last ids of each row, the most recent first: (B, S), 0 where there is none; and where they are."""
+        """Returns the last ids of each row (B, S), the most recent first, 0 where there is none; and where they are."""
         if self.offsets is None:
             values, exists = np.zeros((len(self.values), count), np.int64), np.zeros((len(self.values), count), bool)
             values[:, 0], exists[:, 0] = self.values, True

@@ -24,7 +24,8 @@ class MappedRows:
     """
 
     def __init__(self, path: Path, entry: TableEntry, precision: Precision) -> None:
-        self._dim, self._precision = entry.dim, precision
+        self._dim = entry.dim
+        self._precision: Precision = precision
         self._layout = entry.layout(precision)
         self._mapped = np.memmap(path, np.uint8, "r", shape=(self._layout.bytes,))
 
