@@ -7,8 +7,8 @@ from torch import Tensor, from_numpy
 
 from ziggurat.core.batch import Batch
 from ziggurat.objectives.outputs import Outputs
-from ziggurat.serving.model.inputs import Ids, Inputs
 from ziggurat.serving.model.scorer import Scorer
+from ziggurat.serving.tables.inputs import Ids, Inputs
 from ziggurat.training.evaluate import StandIn
 from ziggurat.training.recommender import Recommender
 

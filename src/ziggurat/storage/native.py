@@ -1,6 +1,6 @@
-"""Compiles and loads ``native.c``, with this machine's C compiler, at its first use.
+"""Compiles and loads C sources such as ``native.c``, with this machine's C compiler, at their first use.
 
-The library is stored in the user's cache directory under a digest of its source and of the compiler command, so that
+A library is stored in the user's cache directory under a digest of its source and of the compiler command, so that
 checkouts, wheels and ranks share it. On a machine without a compiler or without io_uring, threads are used instead and
 a message to the user says why.
 """
@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -37,13 +38,7 @@ def library() -> ctypes.CDLL:
     Raises:
         NativeUnavailable: the library cannot be compiled or loaded. The next call tries again.
     """
-    try:
-        loaded = ctypes.CDLL(str(_compile()))
-    except OSError:  # the file is damaged, or was compiled on another system that shares this cache
-        try:
-            loaded = ctypes.CDLL(str(_compile(force=True)))
-        except OSError as error:
-            raise NativeUnavailable(f"the compiled native.c cannot be loaded: {error}") from error
+    loaded = compiled(SOURCE)
     int64, pointer = ctypes.c_int64, ctypes.c_void_p
     loaded.zr_open.restype, loaded.zr_open.argtypes = pointer, (ctypes.c_uint, ctypes.POINTER(ctypes.c_int))
     loaded.zr_close.restype, loaded.zr_close.argtypes = None, (pointer,)
@@ -52,11 +47,26 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def _compile(*, force: bool = False) -> Path:
+def compiled(source: Path, flags: Sequence[str] = FLAGS) -> ctypes.CDLL:
+    """Returns the loaded library of a C source, compiling it if necessary.
+
+    Raises:
+        NativeUnavailable: it cannot be compiled or loaded.
+    """
+    try:
+        return ctypes.CDLL(str(_compile(source, flags)))
+    except OSError:  # the file is damaged, or was compiled on another system that shares this cache
+        try:
+            return ctypes.CDLL(str(_compile(source, flags, force=True)))
+        except OSError as error:
+            raise NativeUnavailable(f"the compiled {source.name} cannot be loaded: {error}") from error
+
+
+def _compile(path: Path, flags: Sequence[str], *, force: bool = False) -> Path:
     """Returns the path of the compiled library; compiles it if it does not exist or if ``force`` is set."""
     compiler = _compiler()
-    source = SOURCE.read_bytes()
-    build = " ".join((*compiler, *FLAGS, platform.system(), platform.machine()))
+    source = path.read_bytes()
+    build = " ".join((*compiler, *flags, platform.system(), platform.machine()))
     cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ziggurat" / "native"
     target = cache_folder / f"{hashlib.sha256(source + build.encode()).hexdigest()[:24]}.so"
     if target.is_file() and not force:
@@ -67,16 +77,16 @@ def _compile(*, force: bool = False) -> Path:
             folder = stack.enter_context(temporary_folder(".compiling-", cache_folder)).path
         except OSError as error:
             raise NativeUnavailable(f"{cache_folder}: cannot be written: {error.strerror}") from error
-        compiled = folder / target.name
-        command = [*compiler, *FLAGS, "-o", str(compiled), str(SOURCE)]
+        built = folder / target.name
+        command = [*compiler, *flags, "-o", str(built), str(path)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NativeUnavailable(f"{shlex.join(compiler)} cannot be run: {error}") from error
         if done.returncode:
             message = (done.stderr.strip().splitlines() or ["no message"])[0]
-            raise NativeUnavailable(f"{shlex.join(compiler)} does not compile native.c: {message}")
-        compiled.replace(target)  # atomic: safe if several processes compile it at the same time
+            raise NativeUnavailable(f"{shlex.join(compiler)} does not compile {path.name}: {message}")
+        built.replace(target)  # atomic: safe if several processes compile it at the same time
     return target
 
 

@@ -16,15 +16,20 @@ import torch
 from torch import nn
 
 from ziggurat.core.digests import load_tensors
+from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.features.transform import Transform
 from ziggurat.objectives.task import column_slices
 from ziggurat.serving.artefact.damage import DAMAGED
 from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE, load_program
 from ziggurat.serving.artefact.manifest import TABLES, TRANSFORM, Manifest
-from ziggurat.serving.model.inputs import Inputs
-from ziggurat.serving.model.lookup import Lookup, TableRows
-from ziggurat.serving.model.mapped_rows import MappedRows
+from ziggurat.serving.tables.inputs import Inputs
+from ziggurat.serving.tables.kernels import kernels
+from ziggurat.serving.tables.lookup import Lookup
+from ziggurat.serving.tables.mapped_rows import MappedRows
+from ziggurat.serving.tables.plain_lookup import PlainLookup
+from ziggurat.serving.tables.stores import DiskTable, MemoryTable
+from ziggurat.storage.native import NativeUnavailable
 
 Floats = npt.NDArray[np.float32]
 
@@ -53,23 +58,24 @@ class Scorer:
         folder: the export.
         manifest: its manifest.
         transform: its transform.
-        tables: name of a table -> its rows.
+        lookup: the look-ups in its tables.
         dense: the dense part.
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, transform: Transform, tables: Mapping[str, TableRows], dense: nn.Module
+        self, folder: Path, manifest: Manifest, transform: Transform, lookup: Lookup | PlainLookup, dense: nn.Module
     ) -> None:
         self.folder, self.manifest, self.transform, self._dense = folder, manifest, transform, dense
-        self._lookup = Lookup(manifest, tables)
+        self.lookup = lookup
         self._turn = threading.Lock()
 
     @classmethod
-    def open(cls, folder: Path, *, check_tables: bool = False) -> Scorer:
-        """Opens an export with its tables mapped into memory.
+    def open(cls, folder: Path, *, on_disk: Mapping[str, int] | None = None, check_tables: bool = False) -> Scorer:
+        """Opens an export.
 
         Args:
             folder: the export.
+            on_disk: the tables that stay on disk, and the bytes of the cache of each; the others are mapped into memory.
             check_tables: whether to compare the tables with their checksums, which reads them once.
 
         Raises:
@@ -79,10 +85,9 @@ class Scorer:
         small = [name for name in manifest.files if not name.startswith(f"{TABLES}/")]
         manifest.check_files(folder, None if check_tables else small)
         transform = Transform.load(folder / TRANSFORM)
-        tables = {
-            entry.name: MappedRows(folder / TABLES / entry.file, entry, manifest.precision) for entry in manifest.tables
-        }
-        return cls(folder, manifest, transform, tables, open_dense(folder, manifest))
+        return cls(
+            folder, manifest, transform, open_lookup(folder, manifest, on_disk or {}), open_dense(folder, manifest)
+        )
 
     def score(self, block: RawBlock) -> Scored:
         """Returns the predictions for the rows of a block that can be encoded, and the other rows."""
@@ -96,9 +101,40 @@ class Scorer:
 
     def columns(self, inputs: Inputs) -> Floats:
         """Returns the columns (B, C) of some inputs."""
-        rows, masks = self._lookup(inputs)
+        rows, masks = self.lookup(inputs)
         with self._turn, torch.no_grad():
             return self._dense(torch.from_numpy(inputs.dense), rows, masks).numpy()
+
+
+def open_lookup(folder: Path, manifest: Manifest, on_disk: Mapping[str, int]) -> Lookup | PlainLookup:
+    """Returns the look-ups in the tables of an export, by compiled kernels where there is a C compiler.
+
+    Args:
+        folder: the export.
+        manifest: its manifest.
+        on_disk: the tables that stay on disk, and the bytes of the cache of each.
+
+    Raises:
+        EnvironmentMismatch: tables are to stay on disk, and there is no C compiler.
+    """
+    paths = {entry.name: folder / TABLES / entry.file for entry in manifest.tables}
+    try:
+        kernels()
+    except NativeUnavailable as error:
+        if on_disk:
+            raise EnvironmentMismatch(f"tables on disk need compiled kernels: {error}", "install gcc") from error
+        precision = manifest.precision
+        return PlainLookup(
+            manifest, {entry.name: MappedRows(paths[entry.name], entry, precision) for entry in manifest.tables}
+        )
+    tables: dict[str, MemoryTable | DiskTable] = {}
+    for entry in manifest.tables:
+        path, cache_bytes = paths[entry.name], on_disk.get(entry.name)
+        if cache_bytes is None:
+            tables[entry.name] = MemoryTable(path, entry, manifest.precision)
+        else:
+            tables[entry.name] = DiskTable(path, entry, manifest.precision, cache_bytes)
+    return Lookup(manifest, tables)
 
 
 def open_dense(folder: Path, manifest: Manifest) -> nn.Module:

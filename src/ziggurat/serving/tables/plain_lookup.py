@@ -1,4 +1,4 @@
-"""Look-ups: the ids of features become the rows that a dense part takes.
+"""Look-ups without compiled kernels, for machines without a compiler: the ids of features become the rows that a dense part takes.
 
 The rows of a bag are added in the order of its ids, in float32, and a mean is that sum times one over their number;
 so do FBGEMM's kernels of a training, and a single row is taken as it is. Shape legend: B rows, L ids, U distinct ids,
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ziggurat.serving.artefact.manifest import Manifest, TableEntry
-from ziggurat.serving.model.inputs import Ids, Inputs
+from ziggurat.serving.tables.inputs import Ids, Inputs
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -31,7 +31,7 @@ class TableRows(Protocol):
         ...
 
 
-class Lookup:
+class PlainLookup:
     """Looks up the rows of some inputs.
 
     Args:

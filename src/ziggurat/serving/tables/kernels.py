@@ -1,0 +1,57 @@
+"""The kernels of ``kernels.c``, compiled at their first use."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision
+from ziggurat.storage.native import FLAGS, compiled
+
+_SOURCE = Path(__file__).with_name("kernels.c")
+_FLAGS = (*(flag for flag in FLAGS if flag != "-O2"), "-O3", "-ffp-contract=off", "-pthread")
+_int64, _pointer = ctypes.c_int64, ctypes.c_void_p
+
+
+class Place(ctypes.Structure):
+    """Where rows are: ``struct place``."""
+
+    _fields_ = (
+        ("data", _pointer), ("per_block", _int64), ("stride", _int64), ("width", _int64),
+        ("dim", ctypes.c_int32), ("precision", ctypes.c_int32),
+    )  # fmt: skip
+
+    @classmethod
+    def of(cls, address: int, per_block: int, stride: int, width: int, dim: int, precision: Precision) -> Place:
+        """Returns the place of rows that begin at an address."""
+        return cls(address, per_block, stride, width, dim, PRECISIONS.index(precision))
+
+
+class Feature(ctypes.Structure):
+    """The look-ups of a feature: ``struct feature``."""
+
+    _fields_ = (
+        ("place", Place), ("ids", _pointer), ("offsets", _pointer), ("count", _int64),
+        ("mean", ctypes.c_int32), ("unused", ctypes.c_int32), ("out", _pointer),
+    )  # fmt: skip
+
+
+@cache
+def kernels() -> ctypes.CDLL:
+    """Returns the library.
+
+    Raises:
+        NativeUnavailable: it cannot be compiled or loaded; the message says why.
+    """
+    found = compiled(_SOURCE, _FLAGS)
+    found.zs_look_up.restype, found.zs_look_up.argtypes = ctypes.c_int, (_pointer, _int64)
+    found.zs_gather.restype, found.zs_gather.argtypes = None, (_pointer, _int64, _pointer, _pointer)
+    found.zs_cache_open.restype, found.zs_cache_open.argtypes = _pointer, (_int64, _int64, _int64)
+    found.zs_cache_close.restype, found.zs_cache_close.argtypes = None, (_pointer,)
+    found.zs_cache_read.restype = _int64
+    found.zs_cache_read.argtypes = (_pointer, _int64, _pointer, _pointer, _pointer)
+    found.zs_cache_put.restype, found.zs_cache_put.argtypes = None, (_pointer, _int64, _pointer, _pointer)
+    found.zs_cache_drop.restype, found.zs_cache_drop.argtypes = None, (_pointer, _int64, _pointer)
+    found.zs_cache_counts.restype, found.zs_cache_counts.argtypes = None, (_pointer, _pointer)
+    return found
