@@ -137,6 +137,7 @@ def test_a_cache_holds_what_was_used_last(width: int, *, indexed: bool) -> None:
     assert cache.indexed == indexed
     assert 8 <= cache.capacity < 1_000
     held: set[int] = set()
+    ids = np.arange(0)
     for _ in range(200):
         ids = np.unique(random.integers(0, 1_000, 30))
         out = np.zeros((len(ids), width), np.uint8)

@@ -75,7 +75,7 @@ class Scorer:
 
         Args:
             folder: the export.
-            on_disk: the tables that stay on disk, and the bytes of the cache of each; the others are mapped into memory.
+            on_disk: the tables that stay on disk, and the bytes of the cache of each; others are mapped into memory.
             check_tables: whether to compare the tables with their checksums, which reads them once.
 
         Raises:

@@ -77,10 +77,8 @@ class Lookup:
             entry, bag = table_of[name], bags[name]
             place, ids = places[name]
             out = torch.empty(bag.rows, entry.dim)
-            features[number] = Feature(
-                place, None if ids is None else ids.ctypes.data, None if bag.offsets is None else bag.offsets.ctypes.data,
-                bag.rows, int(entry.pooling == "mean"), 0, out.data_ptr(),
-            )  # fmt: skip
+            mean = int(entry.pooling == "mean")
+            features[number] = Feature(place, _address(ids), _address(bag.offsets), bag.rows, mean, 0, out.data_ptr())
             rows[name] = out
             if bag.mask is not None:
                 rows[name] = out.view(inputs.size, entry.positions[name], entry.dim)
@@ -174,6 +172,10 @@ def _bags(entry: TableEntry, name: str, ids: Ids) -> _Bags:
     if ids.offsets is None:
         return _Bags(np.ascontiguousarray(ids.values), None, len(ids.values))
     return _Bags(np.ascontiguousarray(ids.values), np.ascontiguousarray(ids.offsets), len(ids.offsets) - 1)
+
+
+def _address(values: Ints | None) -> int | None:
+    return None if values is None else values.ctypes.data
 
 
 def _aligned(count: int, size: int) -> npt.NDArray[np.uint8]:
