@@ -1,0 +1,67 @@
+"""Which tables are in memory follows from their demand, and caches from the frequencies of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.serving.tables.placement import Demand, place
+
+
+def demand(name: str, rows: int, lookups: float, *, skew: float | None = 1.0, row_bytes: int = 64) -> Demand:
+    counts = None if skew is None else (1e9 / np.arange(1, rows + 1) ** skew).astype(np.int64)
+    return Demand(name, rows, row_bytes, rows * row_bytes, lookups, counts)
+
+
+def test_everything_is_in_memory_where_it_fits() -> None:
+    placed = place([demand("user", 1_000, 1), demand("item", 1_000, 100)], 128_000)
+    assert [each.cache_bytes for each in placed] == [None, None]
+    assert sum(each.reads for each in placed) == 0
+
+
+def test_a_users_table_is_on_disk_before_an_items() -> None:
+    user, item = place([demand("user", 100_000, 1), demand("item", 100_000, 100)], 7_000_000)
+    assert item.cache_bytes is None
+    assert user.cache_bytes is not None
+    assert 0 < user.hits < 1
+    assert user.reads < 1
+
+
+def test_skewed_rows_need_less_memory() -> None:
+    flat, skewed = (place([demand("item", 100_000, 100, skew=skew)], 1_600_000)[0] for skew in (None, 1.1))
+    assert flat.hits == pytest.approx(0.2, abs=0.08)
+    assert skewed.hits > 0.75
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 200_000), st.floats(0.1, 1e4), st.sampled_from([None, 0.5, 1.2]), st.integers(4, 900)),
+        min_size=1, max_size=6,
+    ),
+    st.floats(0.01, 1.2),
+)  # fmt: skip
+def test_the_memory_is_never_exceeded(tables: list[tuple[int, float, float | None, int]], share: float) -> None:
+    demands = [
+        demand(str(number), rows, lookups, skew=skew, row_bytes=row_bytes)
+        for number, (rows, lookups, skew, row_bytes) in enumerate(tables)
+    ]
+    memory = int(share * sum(each.file_bytes for each in demands))
+    if memory < sum(min(each.file_bytes, 64 * (each.row_bytes + 12)) for each in demands):
+        with pytest.raises(ConfigError, match="the smallest caches need"):
+            place(demands, memory)
+        return
+    placed = place(demands, memory)
+    assert [each.demand for each in placed] == demands
+    assert sum(each.memory_bytes for each in placed) <= memory
+    assert all(0 <= each.hits <= 1 for each in placed)
+
+
+def test_too_little_memory_is_refused_with_what_is_enough() -> None:
+    demands = [demand("user", 100_000, 1), demand("item", 100_000, 100)]
+    with pytest.raises(ConfigError, match=r"the smallest caches need 9,728") as caught:
+        place(demands, 1_000)
+    assert "--memory 9,728" in caught.value.hint
+    assert sum(each.memory_bytes for each in place(demands, 9_728)) <= 9_728
