@@ -1,42 +1,41 @@
 """Exports a run: its encoders, its dense part as a graph, its tables at a chosen precision.
 
 The export ends by predicting with what it wrote. At ``fp32`` the predictions of sample rows must equal the run's to the
-bit; at other precisions the difference is stated, with what it does to the NE of the validation split.
+bit; at other precisions the difference is stated, with what it does to the figures of the validation split. All is
+computed on the CPU without a compiler, whatever the run was trained on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
 
 from ziggurat._version import __version__
-from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.core.files import atomic_folder
+from ziggurat.core.engine import check_engine
+from ziggurat.core.errors import ConfigError, EnvironmentMismatch
+from ziggurat.core.files import atomic_folder, explained_writes
+from ziggurat.core.memory import explained_thread_limit
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.embeddings.layout import Layout
-from ziggurat.exporting.exported_model import ExportedModel
-from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE, program_files
-from ziggurat.serving.artefact.manifest import TABLES, TRANSFORM, Manifest, Side, Source, StoredFile, TableEntry
-from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision, encode
+from ziggurat.exporting.comparison import compared
+from ziggurat.exporting.dense_graph import dense_files
+from ziggurat.exporting.table_files import write_tables
+from ziggurat.parallel.environment import has_other_ranks
+from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE
+from ziggurat.serving.artefact.manifest import TABLES, TRANSFORM, Manifest, Source, StoredFile, TableEntry
+from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision
 from ziggurat.serving.model.scorer import Scorer
-from ziggurat.training.evaluate import evaluate_split
-from ziggurat.training.prediction.predictor import Predictor
-from ziggurat.training.recommender import DensePart, Recommender
-from ziggurat.training.run_folder.run import Run, open_run
-
-_CHUNK_ROWS = 1 << 16
-_SAMPLE_ROWS = 1_000
-_MOST_ROWS = 1 << 24
-"""Most rows of a request that the graph takes."""
+from ziggurat.training.open_recommender import open_recommender
+from ziggurat.training.process_group import process_group, refuse_fork
+from ziggurat.training.recommender import Recommender
+from ziggurat.training.run_folder.run import ENSEMBLE_FILE, Run, open_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +78,25 @@ def export(
         progress: where to show progress.
 
     Raises:
-        ConfigError: the folder exists, the precision is unknown or cannot hold a row, or tables are on disk.
+        ConfigError: the folder exists, the precision is unknown or cannot hold a row, or the model cannot be exported:
+            it is an ensemble, or has a part from outside the package that is no fixed graph of tensor operations.
         RunFolderError: there is no such run or checkpoint.
-        DataError: the prepared dataset does not exist, or the export predicts otherwise than the run.
+        DataError: the prepared dataset does not exist, the disk is full, or the export predicts otherwise than the run.
+        EnvironmentMismatch: the process is one of several ranks.
     """
     if precision not in PRECISIONS:
         raise ConfigError(f"precision: received {precision!r}", f"choose one of {', '.join(PRECISIONS)}")
     out, progress = Path(out), progress or Silent()
-    if out.exists():
+    if out.exists() or out.is_symlink():
         raise ConfigError(f"{out} exists", "name a new folder, or delete this one")
-    opened = run if isinstance(run, Run) else open_run(run)
+    opened = _on_cpu(run if isinstance(run, Run) else _open(Path(run)))
     dataset = opened.dataset(prepared)
-    with Predictor(opened, checkpoint) as predictor, atomic_folder(out) as folder:
-        recommender = predictor.recommender
-        assert isinstance(recommender, Recommender)
-        manifest = _write(folder, opened, predictor, recommender, checkpoint, precision, progress)
+    step = opened.checkpoints.find(checkpoint)
+    with _recommender(opened, dataset, step, progress) as recommender, atomic_folder(out) as folder:
+        manifest = _write(folder, opened, recommender, step, precision, progress)
         manifest.write(folder)
-        deviation = _compared(Scorer.open(folder), recommender, dataset, opened, precision, progress)
+        batch_size = opened.experiment.evaluation.batch_size
+        deviation = compared(Scorer.open(folder), recommender, dataset, batch_size, precision, progress)
         manifest = replace(manifest, deviation=deviation)
         manifest.write(folder)
     sizes = {name: each.bytes for name, each in manifest.files.items()}
@@ -104,54 +105,60 @@ def export(
     return Exported(out, manifest, sum(sizes.values()), table_bytes, fp32)
 
 
+def _open(folder: Path) -> Run:
+    if (folder / ENSEMBLE_FILE).is_file():
+        raise ConfigError(
+            f"{folder}: is an ensemble; an export holds the tables and the dense part of a single run",
+            "export one of its members; `evaluate` and `predict` take ensembles",
+        )
+    return open_run(folder)
+
+
+def _on_cpu(run: Run) -> Run:
+    """Returns the run as it predicts on the CPU without a compiler."""
+    training = run.experiment.training.model_copy(update={"device": "cpu", "compile": False})
+    return Run(run.folder, run.experiment.model_copy(update={"training": training}))
+
+
+@contextlib.contextmanager
+def _recommender(run: Run, dataset: Dataset, step: int, progress: Progress) -> Generator[Recommender]:
+    check_engine()
+    refuse_fork()
+    if has_other_ranks():
+        raise EnvironmentMismatch("an export runs in one process", "export without torchrun and --nproc")
+    layout, device = run.experiment.layout(dataset.schema), torch.device("cpu")
+    with explained_thread_limit(), process_group(device):
+        with open_recommender(run, layout, device, prepared=dataset.folder, checkpoint=step) as found:
+            if found.note:
+                progress.note(found.note)
+            found.recommender.eval()
+            yield found.recommender
+
+
 def _write(
-    folder: Path,
-    run: Run,
-    predictor: Predictor,
-    recommender: Recommender,
-    checkpoint: str,
-    precision: Precision,
-    progress: Progress,
+    folder: Path, run: Run, recommender: Recommender, step: int, precision: Precision, progress: Progress
 ) -> Manifest:
     """Writes all files but the manifest."""
     layout = recommender.lookup.layout
-    (folder / TRANSFORM).mkdir()
-    predictor.transform.save(folder / TRANSFORM)
-    (folder / TABLES).mkdir()
-    entries = tuple(_entries(layout))
-    weights = recommender.lookup.weights()
-    progress.start("export", sum(entry.rows for entry in entries), "rows")
-    done = 0
-    for entry in entries:
-        if entry.name not in weights or weights[entry.name].is_meta:
-            raise ConfigError(
-                f"table {entry.name!r}: its rows are not all in memory, which an export of this version needs",
-                "export on a machine whose memory holds the tables, with planning: {name: rules}",
-            )
-        rows = weights[entry.name].detach()
-        packed = entry.layout(precision)
-        step = max(packed.per_block, _CHUNK_ROWS // packed.per_block * packed.per_block)
-        with (folder / TABLES / entry.file).open("wb") as file:
-            for start in range(0, entry.rows, step):
-                part = rows[start : start + step].float().cpu().numpy()
-                packed.write(file, encode(part, precision, f"table {entry.name!r}, rows from {start:,}"))
-                done += len(part)
-                progress.advance(done)
-    inputs = layout.schema.sparse
-    graph, tensors = _program(recommender, layout, inputs)
-    (folder / PROGRAM_FILE).write_bytes(graph)
-    save_file(tensors, folder / TENSORS_FILE)
-    progress.finish()
-    step = run.checkpoints.find(checkpoint)
+    transform, entries = run.transform(), _entries(layout)
+    for name in (TRANSFORM, TABLES):
+        (folder / name).mkdir()
+    transform.save(folder / TRANSFORM)
+    graph, tensors = dense_files(recommender.part, layout)
+    with explained_writes(folder / TENSORS_FILE):
+        (folder / PROGRAM_FILE).write_bytes(graph)
+        save_file(tensors, folder / TENSORS_FILE)
+    live = {tensor_slice.name: tensor_slice for tensor_slice in recommender.lookup.tensor_slices()}
+    write_tables(folder / TABLES, entries, precision, live, run.checkpoints.load(step), progress)
     results = run.results or {}
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return Manifest(
         source=Source(run.experiment.name, run.files.run_id, step, __version__, torch.__version__),
         precision=precision,
         batch_size=run.experiment.evaluation.batch_size,
-        tasks=tuple(predictor.tasks),
+        tasks=run.experiment.tasks(transform.schema),
         dense=layout.schema.dense,
-        inputs=inputs,
+        inputs=layout.schema.sparse,
         tables=entries,
         user_columns=(),
         figures=_figures(results.get("figures", {}) if results.get("best_step") == step else {}),
@@ -160,76 +167,13 @@ def _write(
     )
 
 
-def _entries(layout: Layout) -> Iterator[TableEntry]:
-    side: Side = "item"
-    for number, spec in enumerate(layout.tables):
-        file = f"{number:04d}.rows"
-        features, positions = spec.features, dict(spec.positions)
-        yield TableEntry(spec.name, spec.rows, spec.dim, file, spec.pooling, features, positions, side)
-
-
-class _Graph(nn.Module):
-    """The dense part with its columns alone."""
-
-    def __init__(self, part: DensePart) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
-        return self.part(dense_BF, rows, masks)[0]
-
-
-def _program(recommender: Recommender, layout: Layout, inputs: tuple[str, ...]) -> tuple[bytes, dict[str, Tensor]]:
-    size, table_of = 3, layout.table_of
-    rows, masks = dict[str, Tensor](), dict[str, Tensor]()
-    for name in inputs:
-        how = layout.positions.get(name)
-        shape = (size, table_of[name].dim) if how is None else (size, how.count, table_of[name].dim)
-        rows[name] = torch.zeros(shape)
-        if how is not None:
-            masks[name] = torch.ones(size, how.count, dtype=torch.bool)
-    dense = torch.zeros(size, len(layout.schema.dense))
-    rows_of = {0: torch.export.Dim("B", min=2, max=_MOST_ROWS)}
-    sizes = (rows_of, dict.fromkeys(rows, rows_of), dict.fromkeys(masks, rows_of))
-    return program_files(_Graph(recommender.part).eval(), (dense, rows, masks), sizes)
-
-
-def _compared(
-    scorer: Scorer, recommender: Recommender, dataset: Dataset, run: Run, precision: Precision, progress: Progress
-) -> dict[str, float]:
-    """Returns how far predictions of the export differ from the run's.
-
-    Raises:
-        DataError: they differ at ``fp32``.
-    """
-    exported = ExportedModel(scorer, recommender)
-    split = "validation" if dataset.split("validation").rows else "train"
-    blocks = dataset.split(split)
-    sample = Columns([blocks.read(0)], dataset.schema, labelled=False)
-    batch = sample.batch(np.arange(min(_SAMPLE_ROWS, sample.rows)))
-    with torch.no_grad():
-        theirs, ours = recommender(batch)[0], exported(batch)[0]
-    difference = float((theirs - ours).abs().max())
-    if precision == "fp32":
-        if not torch.equal(theirs, ours):
-            row = int((theirs != ours).any(1).nonzero()[0])
-            raise DataError(
-                f"the export predicts otherwise than the run: row {row + 1} of the {split} rows, by {difference:g}",
-                "report it: at fp32 they must be equal to the bit",
-            )
-        return {"sample_rows": float(len(theirs)), "largest_logit_difference": 0.0}
-    figures: list[dict[str, float]] = []
-    for model in (recommender, exported):
-        found = evaluate_split(
-            model, blocks, dataset.schema, torch.device("cpu"), run.experiment.evaluation.batch_size, (), progress
+def _entries(layout: Layout) -> tuple[TableEntry, ...]:
+    return tuple(
+        TableEntry(
+            spec.name, spec.rows, spec.dim, f"{number:04d}.rows", spec.pooling, spec.features, dict(spec.positions), "item"
         )
-        figures.append(found.compute())
-    changes = {
-        f"{split}/{name}": figures[1][name] - value
-        for name, value in figures[0].items()
-        if name.rpartition("/")[2] in {"ne", "auc", "log_loss", "rmse"} and math.isfinite(value)
-    }
-    return {"sample_rows": float(len(theirs)), "largest_logit_difference": difference, **changes}
+        for number, spec in enumerate(layout.tables)
+    )  # fmt: skip
 
 
 def _figures(found: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float | None]]:

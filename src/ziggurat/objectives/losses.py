@@ -9,6 +9,8 @@ import pydantic
 from ziggurat.core.config import Config
 
 Level = Annotated[float, pydantic.Field(gt=0, lt=1)]
+_FROM_LIST = pydantic.BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+"""Makes a list a tuple, as stored losses are read strictly (:func:`ziggurat.core.sealed.declared`)."""
 
 
 class Squared(Config):
@@ -49,7 +51,9 @@ class Quantile(Config):
     """The pinball loss max(q·(y − p), (q − 1)·(y − p)), a prediction p for each level q; the mean over the levels."""
 
     name: Literal["quantile"] = "quantile"
-    levels: tuple[Level, ...] = pydantic.Field(default=(0.1, 0.5, 0.9), min_length=1, max_length=99)
+    levels: Annotated[tuple[Level, ...], _FROM_LIST] = pydantic.Field(
+        default=(0.1, 0.5, 0.9), min_length=1, max_length=99
+    )
     """The shares of labels below the predictions, ascending. The label's prediction is that of the middle level."""
 
     @pydantic.model_validator(mode="after")

@@ -13,7 +13,7 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -62,6 +62,11 @@ def program_files(module: nn.Module, arguments: tuple[Any, ...], sizes: Any) -> 
     return json.dumps(graph, separators=(",", ":")).encode(), owned
 
 
+def unknown_operators(data: bytes) -> list[str]:
+    """Returns the operators of a graph that :func:`load_program` refuses."""
+    return sorted({name for name in _operators(json.loads(data)) if not _OPERATOR.fullmatch(name)})
+
+
 def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage: Damage) -> nn.Module:
     """Returns the module of a graph that :func:`program_files` made.
 
@@ -96,18 +101,38 @@ def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage:
         raise damage.of(where, f"cannot be loaded: {type(error).__name__}: {_line(error)}") from error
 
 
-def _check(value: Any, where: str, damage: Damage, key: str = "") -> None:
-    """Refuses operators and expressions that graphs of models do not consist of."""
+def _operators(value: Any) -> Iterator[str]:
+    """Yields the operator of each node."""
     if isinstance(value, dict):
-        for name, each in value.items():
-            if name == "target" and isinstance(each, str) and "inputs" in value and not _OPERATOR.fullmatch(each):
-                raise damage.of(where, f"names the operator {each[:80]!r}, which no exported model has")
-            if name == _EXPRESSION and not (isinstance(each, str) and _SIZE.fullmatch(each)):
-                raise damage.of(where, f"holds {str(each)[:80]!r} in place of a size")
-            _check(each, where, damage, name)
+        if "inputs" in value and "target" in value:
+            yield str(value["target"])
+        for each in value.values():
+            yield from _operators(each)
     elif isinstance(value, list):
         for each in value:
-            _check(each, where, damage, key)
+            yield from _operators(each)
+
+
+def _expressions(value: Any) -> Iterator[Any]:
+    """Yields each expression of sizes."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name == _EXPRESSION:
+                yield each
+            yield from _expressions(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _expressions(each)
+
+
+def _check(graph: Any, where: str, damage: Damage) -> None:
+    """Refuses operators and expressions that graphs of models do not consist of."""
+    for name in _operators(graph):
+        if not _OPERATOR.fullmatch(name):
+            raise damage.of(where, f"names the operator {name[:80]!r}, which no exported model has")
+    for text in _expressions(graph):
+        if not (isinstance(text, str) and _SIZE.fullmatch(text)):
+            raise damage.of(where, f"holds {str(text)[:80]!r} in place of a size")
 
 
 def _without_traces(value: Any) -> None:

@@ -36,13 +36,14 @@ def row_bytes(dim: int, precision: Precision) -> int:
     return {"fp32": 4 * dim, "fp16": 2 * dim, "int8": _HEAD + dim, "int4": _HEAD + (dim + 1) // 2}[precision]
 
 
-def encode(rows_UD: Floats, precision: Precision, where: str) -> Bytes:
+def encode(rows_UD: Floats, precision: Precision, where: str, first: int = 0) -> Bytes:
     """Returns the bytes of rows, (U, W).
 
     Args:
         rows_UD: finite numbers.
         precision: how they are stored.
-        where: the table and its rows, for messages.
+        where: the table, for messages.
+        first: the id of the first row, for messages.
 
     Raises:
         ConfigError: a number is not finite, or beyond what ``fp16`` can hold; the message names the row.
@@ -55,7 +56,7 @@ def encode(rows_UD: Floats, precision: Precision, where: str) -> Bytes:
         row = int(np.argmin(fits_U))
         worst = rows_UD[row][np.argmax(np.where(np.isnan(rows_UD[row]), np.inf, np.abs(rows_UD[row])))]
         raise ConfigError(
-            f"{where}, the one at {row:,} of these: holds {worst:g}, which {precision} cannot store",
+            f"{where}, row {first + row:,}: holds {worst:g}, which {precision} cannot store",
             "choose fp32 or int8" if np.isfinite(worst) else "choose another checkpoint",
         )
     if precision == "fp32":
