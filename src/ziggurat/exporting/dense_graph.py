@@ -5,6 +5,7 @@ Shape legend: B rows, F dense features, W numbers of a table's row, S positions,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,9 @@ class DenseColumns(nn.Module):
 
     def __init__(self, part: DensePart) -> None:
         super().__init__()
-        self.part = part
+        self.part = copy.copy(part)
+        modules = {name: each for name, each in part.__dict__["_modules"].items() if name != "model"}
+        self.part.__dict__["_modules"] = modules  # the model is also what is called: its weights are stored once
 
     def forward(self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
         return self.part(dense_BF, rows, masks)[0]

@@ -74,4 +74,4 @@ class FinalMLP(Model):
             return flat_BN
         if self.constants_2C is None:
             return gate(flat_BN)
-        return gate(flat_BN, self.constants_2C[stream].expand(len(flat_BN), -1))
+        return gate(flat_BN, self.constants_2C[stream].expand(flat_BN.shape[0], -1))

@@ -64,7 +64,7 @@ class DensePart(nn.Module):
             logits_BT = self._call(dense_BF, self._thinned(emb_BFD))
         if self._origin is not None:
             hint = "it returned the right shape for a few rows, but not for this batch"
-            check_shape(f"{self._origin.title}: forward", self._origin, logits_BT, len(dense_BF), hint)
+            check_shape(f"{self._origin.title}: forward", self._origin, logits_BT, dense_BF.shape[0], hint)
         return self.outputs(logits_BT.float()), emb_BFD[:, : self.fields.of_rows]
 
     def _thinned(self, emb_BFD: Tensor) -> Tensor:

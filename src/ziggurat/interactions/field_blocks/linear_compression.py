@@ -57,4 +57,4 @@ def mix_fields(weight_OF: Tensor, emb_BFD: Tensor) -> Tensor:
     It computes one small product per row rather than one tall product over all B·D columns. The tall product would
     first copy X to have its fields last, in forward and backward, and return a transposed tensor.
     """
-    return torch.bmm(weight_OF.expand(len(emb_BFD), -1, -1), emb_BFD)
+    return torch.bmm(weight_OF.expand(emb_BFD.shape[0], -1, -1), emb_BFD)

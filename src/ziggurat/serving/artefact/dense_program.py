@@ -35,6 +35,7 @@ _SIZE = re.compile(
     r"|Symbol\('[a-z]+\d+'(?:, (?:positive|nonnegative|integer)=True)*\)|[a-z]+\d+|True|False|[-+*/<>=])*"
 )
 _EXPRESSION = "expr_str"
+_PARAMETER, _BUFFER, _CONSTANT = "parameter/", "buffer/", "constant/"
 
 
 def program_files(module: nn.Module, arguments: tuple[Any, ...], sizes: Any) -> tuple[bytes, dict[str, Tensor]]:
@@ -47,17 +48,19 @@ def program_files(module: nn.Module, arguments: tuple[Any, ...], sizes: Any) -> 
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
-        program = torch.export.export(module, arguments, dynamic_shapes=sizes).run_decompositions({})
+        program = torch.export.export(module, arguments, dynamic_shapes=sizes)
         archive = io.BytesIO()
         torch.export.save(program, archive)
     with zipfile.ZipFile(archive) as parts:
         name = next(name for name in parts.namelist() if name.endswith("models/model.json"))
         graph = json.loads(parts.read(name))
     _without_traces(graph)
-    signature = program.graph_signature
-    used = {*signature.inputs_to_parameters.values(), *signature.inputs_to_buffers.values()}
-    tensors = {f"state/{name}": each for name, each in program.state_dict.items() if name in used}
-    tensors |= {f"constant/{name}": each for name, each in program.constants.items() if isinstance(each, Tensor)}
+    signature, state = program.graph_signature, {**program.constants, **program.state_dict}
+    tensors = {f"{_PARAMETER}{name}": state[name] for name in signature.inputs_to_parameters.values()}
+    unsaved = set(signature.non_persistent_buffers)  # by the module; here they are constants
+    tensors |= {f"{_BUFFER}{name}": state[name] for name in {*signature.inputs_to_buffers.values()} - unsaved}
+    lifted = {*signature.inputs_to_lifted_tensor_constants.values()}
+    tensors |= {f"{_CONSTANT}{name}": state[name] for name in lifted | unsaved}
     owned = {name: each.detach().contiguous().clone() for name, each in tensors.items()}
     return json.dumps(graph, separators=(",", ":")).encode(), owned
 
@@ -87,11 +90,12 @@ def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage:
 
     graph = parse_json(data, where, damage)
     _check(graph, where, damage)
-    states, constants = (
-        {name.removeprefix(kind): nn.Parameter(each, False) if kind == "state/" else each
-         for name, each in tensors.items() if name.startswith(kind)}
-        for kind in ("state/", "constant/")
-    )  # fmt: skip
+    parameters, buffers, constants = (
+        {name.removeprefix(kind): each for name, each in tensors.items() if name.startswith(kind)}
+        for kind in (_PARAMETER, _BUFFER, _CONSTANT)
+    )
+    # They require gradients as in a training: with those, a matrix product folds its batches, without them it may not.
+    states = buffers | {name: nn.Parameter(each) for name, each in parameters.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
