@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress
@@ -15,6 +17,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.exporting.exported_model import ExportedModel
 from ziggurat.serving.artefact.row_codec import Precision
 from ziggurat.serving.model.scorer import Scorer
+from ziggurat.storage.prefetcher import TooManyRows
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.recommender import Recommender
 
@@ -45,9 +48,7 @@ def compared(
         raise DataError(f"{dataset.folder}: has no rows to compare the export on", "name another with --prepared DIR")
     blocks = dataset.split(split)
     sample = Columns([blocks.read(0)], dataset.schema, labelled=False)
-    batch = sample.batch(np.arange(min(SAMPLE_ROWS, sample.rows)))
-    with torch.no_grad():
-        theirs, ours = recommender(batch)[0], exported(batch)[0]
+    theirs, ours = _both(recommender, exported, sample, np.arange(min(SAMPLE_ROWS, sample.rows)))
     differ = ~((theirs == ours) | (theirs.isnan() & ours.isnan()))
     if precision == "fp32":
         if differ.any():
@@ -67,6 +68,21 @@ def compared(
         "largest_logit_difference": float((theirs - ours).abs().max()),
         **_changes(split, *found),
     }
+
+
+@torch.no_grad()
+def _both(
+    recommender: Recommender, exported: ExportedModel, sample: Columns, rows: npt.NDArray[np.int64]
+) -> tuple[Tensor, Tensor]:
+    """Returns the columns of some rows, of both; of fewer rows at a time if memory cannot hold those of tables."""
+    batch = sample.batch(rows)
+    try:
+        return recommender(batch)[0], exported(batch)[0]
+    except TooManyRows:
+        if len(rows) == 1:
+            raise
+    parts = [_both(recommender, exported, sample, half) for half in np.array_split(rows, 2)]
+    return torch.cat([theirs for theirs, _ in parts]), torch.cat([ours for _, ours in parts])
 
 
 def _changes(split: str, before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.embeddings.fields import DIRECT
 from ziggurat.embeddings.layout import Layout
 from ziggurat.serving.artefact.dense_program import program_files, unknown_operators
 from ziggurat.training.recommender import DensePart
@@ -32,6 +33,8 @@ class DenseColumns(nn.Module):
         self.part.__dict__["_modules"] = modules  # the model is also what is called: its weights are stored once
 
     def forward(self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
+        if not rows:
+            rows = {DIRECT: dense_BF.new_zeros(dense_BF.shape[0], 0, self.part.fields.layout.dim)}
         return self.part(dense_BF, rows, masks)[0]
 
 
