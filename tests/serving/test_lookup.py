@@ -19,19 +19,20 @@ from ziggurat.serving.tables.plain_lookup import PlainLookup
 from ziggurat.serving.tables.row_cache import RowBytesCache
 from ziggurat.serving.tables.stores import DiskTable, MemoryTable
 
-DIMS = {"ids": 16, "bags": 7, "means": 33, "wide": 1500, "history": 8}
-ROWS = {"ids": 5_000, "bags": 900, "means": 3_000, "wide": 70, "history": 400}
+DIMS = {"ids": 16, "bags": 7, "means": 33, "divided": 9, "wide": 1500, "history": 8}
+ROWS = {"ids": 5_000, "bags": 900, "means": 3_000, "divided": 500, "wide": 70, "history": 400}
 
 
 def manifest_of(precision: Precision) -> Manifest:
     entries = [
         TableEntry(
-            name, ROWS[name], dim, f"{name}.rows", "mean" if name == "means" else "sum",
+            name, ROWS[name], dim, f"{name}.rows", "mean" if name in {"means", "divided"} else "sum",
             ("history", "item") if name == "history" else (name,), {"history": 5} if name == "history" else {}, "item",
+            name == "divided",
         )
         for name, dim in DIMS.items()
     ]  # fmt: skip
-    inputs = ("ids", "bags", "means", "wide", "history", "item")
+    inputs = ("ids", "bags", "means", "divided", "wide", "history", "item")
     source = Source("shop", "0", 1, "0", "0")
     return Manifest(source, precision, 100, (), (), inputs, tuple(entries), (), {}, {}, {})
 
@@ -55,7 +56,7 @@ def drawn(size: int, seed: int) -> Inputs:
 
     single = {name: Ids(random.integers(0, ROWS[table], size), None) for name, table in
               (("ids", "ids"), ("wide", "wide"), ("item", "history"))}  # fmt: skip
-    bags = {name: bag(ROWS[name], longest) for name, longest in (("bags", 9), ("means", 30), ("history", 8))}
+    bags = {name: bag(ROWS[name], longest) for name, longest in (("bags", 9), ("means", 30), ("divided", 9), ("history", 8))}
     return Inputs(size, np.zeros((size, 0), np.float32), {**single, **bags})
 
 

@@ -23,7 +23,8 @@ from ziggurat.core.files import atomic_folder, explained_writes
 from ziggurat.core.memory import explained_thread_limit
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
-from ziggurat.embeddings.layout import Layout
+from ziggurat.embeddings.lookup import EmbeddingLookup
+from ziggurat.embeddings.replicated import ReplicatedTable
 from ziggurat.exporting.comparison import compared
 from ziggurat.exporting.dense_graph import dense_files
 from ziggurat.exporting.table_files import write_tables
@@ -140,7 +141,7 @@ def _write(
 ) -> Manifest:
     """Writes all files but the manifest."""
     layout = recommender.lookup.layout
-    transform, entries = run.transform(), _entries(layout)
+    transform, entries = run.transform(), _entries(recommender.lookup)
     for name in (TRANSFORM, TABLES):
         (folder / name).mkdir()
     transform.save(folder / TRANSFORM)
@@ -167,13 +168,22 @@ def _write(
     )
 
 
-def _entries(layout: Layout) -> tuple[TableEntry, ...]:
+def _entries(lookup: EmbeddingLookup) -> tuple[TableEntry, ...]:
+    of_torch = {table.spec.name for table in lookup.replicated if isinstance(table, ReplicatedTable)}
     return tuple(
         TableEntry(
-            spec.name, spec.rows, spec.dim, f"{number:04d}.rows", spec.pooling, spec.features, dict(spec.positions), "item"
+            name=spec.name,
+            rows=spec.rows,
+            dim=spec.dim,
+            file=f"{number:04d}.rows",
+            pooling=spec.pooling,
+            features=spec.features,
+            positions=dict(spec.positions),
+            side="item",
+            divides=spec.name in of_torch,
         )
-        for number, spec in enumerate(layout.tables)
-    )  # fmt: skip
+        for number, spec in enumerate(lookup.layout.tables)
+    )
 
 
 def _figures(found: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float | None]]:

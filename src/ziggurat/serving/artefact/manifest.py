@@ -67,6 +67,8 @@ class TableEntry:
         features: the features that are looked up in it.
         positions: sequence -> how many of its last ids are looked up one by one.
         side: whether it is read once a request, or for each candidate.
+        divides: whether a mean is the sum divided by the number of rows, as torch computes it; if not, it is the sum
+            times one over that number, as FBGEMM does. The two differ in the last bit.
     """
 
     name: str
@@ -77,6 +79,7 @@ class TableEntry:
     features: tuple[str, ...]
     positions: dict[str, int]
     side: Side
+    divides: bool = False
 
     def layout(self, precision: Precision) -> PackedRows:
         """Returns where its rows are in the file."""

@@ -18,6 +18,9 @@ struct place {
     int32_t dim, precision;
 };
 
+/* How a mean is made of a sum; the two differ in the last bit. */
+enum { MULTIPLIED = 1, DIVIDED = 2 };
+
 /* The look-ups of a feature. A row of the output is that of one id, or the sum of those of a bag.
  *
  * ids: the row of each id, -1 for a row of zeros; NULL: rows 0, 1, 2, ... of the place.
@@ -91,9 +94,12 @@ static void look_up(const struct feature *feature, float *row) {
             decode(place, row_at(place, ids ? ids[i] : i), row);
             for (int32_t j = 0; j < dim; j++) out[j] += row[j];
         }
-        if (feature->mean && end > start) {
+        if (feature->mean == MULTIPLIED && end > start) {
             float share = 1.0f / (float)(end - start);
             for (int32_t j = 0; j < dim; j++) out[j] *= share;
+        } else if (feature->mean == DIVIDED && end > start) {
+            float number = (float)(end - start);
+            for (int32_t j = 0; j < dim; j++) out[j] /= number;
         }
     }
 }

@@ -77,7 +77,7 @@ class Lookup:
             entry, bag = table_of[name], bags[name]
             place, ids = places[name]
             out = torch.empty(bag.rows, entry.dim)
-            mean = int(entry.pooling == "mean")
+            mean = 0 if entry.pooling == "sum" else 2 if entry.divides else 1
             features[number] = Feature(place, _address(ids), _address(bag.offsets), bag.rows, mean, 0, out.data_ptr())
             rows[name] = out
             if bag.mask is not None:

@@ -1,8 +1,8 @@
 """Look-ups without compiled kernels, for machines without a C compiler.
 
-The rows of a bag are added in the order of its ids, in float32, and a mean is that sum times one over their number; so
-do FBGEMM's kernels of a training, and a single row is taken as it is. Shape legend: B rows, L ids, U distinct ids, W
-numbers of a table's row, S positions.
+The rows of a bag are added in the order of its ids, in float32, and a mean is that sum times one over their number, or
+divided by it, as the training's kernels do; a single row is taken as it is. Shape legend: B rows, L ids, U distinct ids,
+W numbers of a table's row, S positions.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def _pooled(table: TableRows, entry: TableEntry, ids: Ids) -> Tensor:
     sums_BW = F.embedding_bag(places_L, found_LW, offsets, mode="sum")
     if entry.pooling == "mean":
         counts_B = np.maximum(1, np.diff(ids.offsets)).astype(np.float32)
-        sums_BW *= torch.from_numpy(np.float32(1) / counts_B).unsqueeze(1)
+        if entry.divides:
+            sums_BW /= torch.from_numpy(counts_B).unsqueeze(1)
+        else:
+            sums_BW *= torch.from_numpy(np.float32(1) / counts_B).unsqueeze(1)
     return sums_BW
 
 
