@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ziggurat.data.synthetic.config import GeneratorConfig
     from ziggurat.data.synthetic.generate import generate
     from ziggurat.data.synthetic.shapes import SHAPES as GENERATOR_SHAPES
+    from ziggurat.exporting.export import Exported, export
     from ziggurat.metrics.metric_set import MetricSet
     from ziggurat.optim.shampoo.shampoo import Shampoo
     from ziggurat.planning.comparison import Comparison
@@ -99,6 +100,7 @@ __all__ = [
     "Ensemble",
     "EnvironmentMismatch",
     "Experiment",
+    "Exported",
     "FeatureError",
     "Follower",
     "ForkedProcess",
@@ -131,6 +133,7 @@ __all__ = [
     "diff_checkpoints",
     "draft_config",
     "evaluate",
+    "export",
     "find_dataset",
     "gather_checkpoint",
     "generate",
@@ -181,6 +184,7 @@ _SOURCES: dict[str, str] = {
     "Ensemble": _API,
     "EnvironmentMismatch": _ERRORS,
     "Experiment": "ziggurat.training.experiment",
+    "Exported": "ziggurat.exporting.export",
     "FeatureError": _ERRORS,
     "Follower": "ziggurat.checkpoint.follow.follower",
     "ForkedProcess": _ERRORS,
@@ -212,6 +216,7 @@ _SOURCES: dict[str, str] = {
     "diff_checkpoints": f"{_INSPECT}.differences:differences",
     "draft_config": "ziggurat.cli.init",
     "evaluate": _API,
+    "export": "ziggurat.exporting.export",
     "find_dataset": "ziggurat.data.public.catalogue",
     "gather_checkpoint": f"{_INSPECT}.consolidate:gather",
     "generate": "ziggurat.data.synthetic.generate",

@@ -14,7 +14,7 @@ import ziggurat
 
 FUNCTIONS = {
     "build_ensemble", "check_installation", "compare_planners", "diff_checkpoints", "draft_config", "evaluate",
-    "find_dataset", "gather_checkpoint", "generate", "get_dataset", "ingest", "init",
+    "export", "find_dataset", "gather_checkpoint", "generate", "get_dataset", "ingest", "init",
     "inspect_checkpoint", "json_schema", "list_checkpoints",
     "load_experiment", "load_run", "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints", "plan",
     "predict", "predict_files", "prepare", "prune_checkpoints", "report_run", "scale",
@@ -22,7 +22,7 @@ FUNCTIONS = {
     "train_planner", "verify", "verify_checkpoints", "write_plan", "write_scale",
 }  # fmt: skip
 CLASSES = {
-    "BuiltEnsemble", "CheckpointFolder", "Comparison", "Dataset", "Ensemble", "Experiment", "Follower",
+    "BuiltEnsemble", "CheckpointFolder", "Comparison", "Dataset", "Ensemble", "Experiment", "Exported", "Follower",
     "GeneratorConfig", "MetricSet", "Outcome", "Plan", "PlanEstimate", "Predicted", "Predictor", "Run",
     "ScaleResult", "Scaled", "Searched", "Shampoo", "SwappablePredictor",
 }  # fmt: skip
@@ -41,7 +41,7 @@ COMMANDS = {
     "evaluate": "evaluate", "predict": "predict_files", "report": "report_run", "scale": "scale",
     "generate": "generate", "schema": "json_schema", "doctor": "check_installation", "checkpoint": "list_checkpoints",
     "datasets": "get_dataset", "verify": "verify", "search": "search_hyperparameters",
-    "ensemble": "build_ensemble",
+    "ensemble": "build_ensemble", "export": "export",
 }  # fmt: skip
 
 

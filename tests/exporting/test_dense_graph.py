@@ -1,4 +1,4 @@
-"""The graph of each model, in fp32 and with bf16, computes to the bit what the model computes, for any number of rows."""
+"""The graph of each model, in fp32 and with bf16, computes the bits that the model computes, for any number of rows."""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ def drawn(size: int, seed: int) -> Inputs:
 
     single = {name: Ids(random.integers(0, ROWS[table], size), None) for name, table in
               (("ids", "ids"), ("wide", "wide"), ("item", "history"))}  # fmt: skip
-    bags = {name: bag(ROWS[name], longest) for name, longest in (("bags", 9), ("means", 30), ("divided", 9), ("history", 8))}
+    longest = {"bags": 9, "means": 30, "divided": 9, "history": 8}
+    bags = {name: bag(ROWS[name], most) for name, most in longest.items()}
     return Inputs(size, np.zeros((size, 0), np.float32), {**single, **bags})
 
 

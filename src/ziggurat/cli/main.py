@@ -19,6 +19,7 @@ from ziggurat.cli import (
     doctor,
     ensemble,
     evaluate,
+    export,
     generate,
     ingest,
     init,
@@ -50,6 +51,7 @@ app.command("train", short_help="Prepare if needed, train, resume.")(train.comma
 app.command("ensemble", short_help="Average several checkpoints.")(ensemble.command)
 app.command("evaluate", short_help="Compute metrics on a split.")(evaluate.command)
 app.command("predict", short_help="Score raw logs with a run.")(predict.command)
+app.command("export", short_help="Write a run as a folder to serve.")(export.command)
 app.command("report", short_help="Write a run's report as one HTML file.")(report.command)
 app.command("scale", short_help="Train growing sizes, fit a scaling law.")(scale.command)
 app.add_typer(search.app, name="search")

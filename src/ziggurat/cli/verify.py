@@ -1,4 +1,4 @@
-"""``ziggurat verify``: compares all files of a run, a dataset, checkpoints, a sweep or an ensemble with checksums."""
+"""``ziggurat verify``: compares all files of a run, a dataset, checkpoints, a sweep, an ensemble or an export."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def command(
         str,
         typer.Argument(
             metavar="PATH",
-            help="The folder of a run, a prepared dataset, checkpoints, a scaling sweep, an ensemble or a checkpoint.",
+            help="The folder of a run, a dataset, checkpoints, a sweep, an ensemble, an export or a checkpoint.",
             show_default=False,
         ),
     ],

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import torch
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
 from ziggurat._version import __version__
@@ -27,10 +31,25 @@ from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.replicated import ReplicatedTable
 from ziggurat.exporting.comparison import compared
 from ziggurat.exporting.dense_graph import dense_files
+from ziggurat.exporting.sample_rows import read_rows, write_sample
+from ziggurat.exporting.sides import item_columns as item_columns_of
 from ziggurat.exporting.table_files import write_tables
+from ziggurat.features.config import InputFeature
+from ziggurat.features.time_inputs import TimeId, TimeNumber
+from ziggurat.features.transform import Transform
+from ziggurat.features.vectors import VectorNumber
 from ziggurat.parallel.environment import has_other_ranks
 from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE
-from ziggurat.serving.artefact.manifest import TABLES, TRANSFORM, Manifest, Source, StoredFile, TableEntry
+from ziggurat.serving.artefact.manifest import (
+    SAMPLE_FILE,
+    STATISTICS_FILE,
+    TABLES,
+    TRANSFORM,
+    Manifest,
+    Source,
+    StoredFile,
+    TableEntry,
+)
 from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.training.open_recommender import open_recommender
@@ -49,6 +68,7 @@ class Exported:
         bytes: the size of all files.
         table_bytes: the size of the tables' files.
         fp32_bytes: the size of the tables in fp32.
+        notes: remarks for the user, such as that the export holds no sample rows, and why.
     """
 
     folder: Path
@@ -56,6 +76,7 @@ class Exported:
     bytes: int
     table_bytes: int
     fp32_bytes: int
+    notes: tuple[str, ...] = ()
 
 
 def export(
@@ -65,6 +86,7 @@ def export(
     precision: Precision = "fp32",
     checkpoint: str = "best",
     prepared: str | Path | None = None,
+    item_columns: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Exported:
     """Exports a run into a new folder.
@@ -76,11 +98,13 @@ def export(
         checkpoint: ``best``, ``last`` or a step.
         prepared: folder of the encoded dataset, if it has moved since the run was trained; its validation rows are
             predicted both ways.
+        item_columns: the raw columns that describe an item, not the user or the context; default: guessed.
         progress: where to show progress.
 
     Raises:
-        ConfigError: the folder exists, the precision is unknown or cannot hold a row, or the model cannot be exported:
-            it is an ensemble, or has a part from outside the package that is no fixed graph of tensor operations.
+        ConfigError: the folder exists, the precision is unknown or cannot hold a row, an item column does not exist, or
+            the model cannot be exported: it is an ensemble, or has a part from outside the package that is no fixed
+            graph of tensor operations.
         RunFolderError: there is no such run or checkpoint.
         DataError: the prepared dataset does not exist, the disk is full, or the export predicts otherwise than the run.
         EnvironmentMismatch: the process is one of several ranks.
@@ -93,8 +117,9 @@ def export(
     opened = _on_cpu(run if isinstance(run, Run) else _open(Path(run)))
     dataset = opened.dataset(prepared)
     step = opened.checkpoints.find(checkpoint)
+    described = _describe(opened, dataset, item_columns)
     with _recommender(opened, dataset, step, progress) as recommender, atomic_folder(out) as folder:
-        manifest = _write(folder, opened, recommender, step, precision, progress)
+        manifest = _write(folder, opened, recommender, described, step, precision, progress)
         manifest.write(folder)
         batch_size = opened.experiment.evaluation.batch_size
         deviation = compared(Scorer.open(folder), recommender, dataset, batch_size, precision, progress)
@@ -103,7 +128,7 @@ def export(
     sizes = {name: each.bytes for name, each in manifest.files.items()}
     table_bytes = sum(size for name, size in sizes.items() if name.startswith(f"{TABLES}/"))
     fp32 = sum(4 * table.rows * table.dim for table in manifest.tables)
-    return Exported(out, manifest, sum(sizes.values()), table_bytes, fp32)
+    return Exported(out, manifest, sum(sizes.values()), table_bytes, fp32, described.notes)
 
 
 def _open(folder: Path) -> Run:
@@ -128,20 +153,62 @@ def _recommender(run: Run, dataset: Dataset, step: int, progress: Progress) -> G
     if has_other_ranks():
         raise EnvironmentMismatch("an export runs in one process", "export without torchrun and --nproc")
     layout, device = run.experiment.layout(dataset.schema), torch.device("cpu")
-    with explained_thread_limit(), process_group(device):
-        with open_recommender(run, layout, device, prepared=dataset.folder, checkpoint=step) as found:
-            if found.note:
-                progress.note(found.note)
-            found.recommender.eval()
-            yield found.recommender
+    opening = open_recommender(run, layout, device, prepared=dataset.folder, checkpoint=step)
+    with explained_thread_limit(), process_group(device), opening as found:
+        if found.note:
+            progress.note(found.note)
+        found.recommender.eval()
+        yield found.recommender
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What the log says about requests.
+
+    Attributes:
+        transform: the transform of the run.
+        rows: rows of the log, if its files are still there.
+        user_columns: the raw columns of the user and the context; none if they cannot be told from those of items.
+        accesses: table -> how often training looks up each of its rows.
+        notes: remarks for the user.
+    """
+
+    transform: Transform
+    rows: pa.Table | None
+    user_columns: tuple[str, ...]
+    accesses: dict[str, npt.NDArray[np.int64]]
+    notes: tuple[str, ...]
+
+
+def _describe(run: Run, dataset: Dataset, chosen: Sequence[str] | None) -> _Described:
+    transform = run.transform()
+    schema = transform.raw_schema(labelled=False)
+    rows, reason = read_rows(run, schema)
+    items = item_columns_of(transform.features, schema, rows, chosen)
+    columns = dict.fromkeys(column.source for column in schema.columns)
+    user = tuple(name for name in columns if name not in items) if items else ()
+    notes: list[str] = []
+    if rows is None:
+        notes.append(f"it has no sample rows: {reason}")
+    if not items:
+        notes.append("no column was found that identifies an item: a request to rank encodes all columns of each row")
+    accesses = {name: table.accesses for name, table in dataset.statistics().tables.items()}
+    return _Described(transform, rows, user, accesses, tuple(notes))
 
 
 def _write(
-    folder: Path, run: Run, recommender: Recommender, step: int, precision: Precision, progress: Progress
+    folder: Path,
+    run: Run,
+    recommender: Recommender,
+    described: _Described,
+    step: int,
+    precision: Precision,
+    progress: Progress,
 ) -> Manifest:
     """Writes all files but the manifest."""
-    layout = recommender.lookup.layout
-    transform, entries = run.transform(), _entries(recommender.lookup)
+    layout, transform = recommender.lookup.layout, described.transform
+    of_user = {feature.name for feature in transform.inputs if _raw_column(feature) in described.user_columns}
+    entries = _entries(recommender.lookup, of_user)
     for name in (TRANSFORM, TABLES):
         (folder / name).mkdir()
     transform.save(folder / TRANSFORM)
@@ -149,6 +216,9 @@ def _write(
     with explained_writes(folder / TENSORS_FILE):
         (folder / PROGRAM_FILE).write_bytes(graph)
         save_file(tensors, folder / TENSORS_FILE)
+    write_sample(folder / SAMPLE_FILE, described.rows, transform.raw_schema(labelled=False))
+    counts = {entry.name: described.accesses[entry.name] for entry in entries if entry.name in described.accesses}
+    save_arrays(counts, folder / STATISTICS_FILE)
     live = {tensor_slice.name: tensor_slice for tensor_slice in recommender.lookup.tensor_slices()}
     write_tables(folder / TABLES, entries, precision, live, run.checkpoints.load(step), progress)
     results = run.results or {}
@@ -161,14 +231,25 @@ def _write(
         dense=layout.schema.dense,
         inputs=layout.schema.sparse,
         tables=entries,
-        user_columns=(),
+        user_columns=described.user_columns,
         figures=_figures(results.get("figures", {}) if results.get("best_step") == step else {}),
         deviation={},
         files={name: StoredFile.of(folder / name) for name in names},
     )
 
 
-def _entries(lookup: EmbeddingLookup) -> tuple[TableEntry, ...]:
+def _raw_column(feature: InputFeature) -> str:
+    """Returns the column of the log that an input is made of."""
+    match feature:
+        case VectorNumber():
+            return feature.vector.column
+        case TimeNumber() | TimeId():
+            return feature.origin.source_column
+        case _:
+            return feature.source_column
+
+
+def _entries(lookup: EmbeddingLookup, of_user: Collection[str]) -> tuple[TableEntry, ...]:
     of_torch = {table.spec.name for table in lookup.replicated if isinstance(table, ReplicatedTable)}
     return tuple(
         TableEntry(
@@ -179,7 +260,7 @@ def _entries(lookup: EmbeddingLookup) -> tuple[TableEntry, ...]:
             pooling=spec.pooling,
             features=spec.features,
             positions=dict(spec.positions),
-            side="item",
+            side="user" if set(spec.features) <= set(of_user) else "item",
             divides=spec.name in of_torch,
         )
         for number, spec in enumerate(lookup.layout.tables)

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from ziggurat.core.errors import ZigguratError
 
-Kind = Literal["run", "prepared dataset", "scaling sweep", "ensemble", "checkpoints"]
+Kind = Literal["run", "prepared dataset", "scaling sweep", "ensemble", "export", "checkpoints"]
 State = Literal["whole", "damaged", "no checksum"]
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Verifies whatever a path names: a run, a prepared dataset, checkpoints, a scaling sweep, or an ensemble."""
+"""Verifies whatever a path names: a run, a prepared dataset, checkpoints, a sweep, an ensemble, or an export."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from ziggurat.core.errors import RunFolderError, nearest
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.untrusted import kind_of_file
 from ziggurat.data.encoded.manifest import MANIFEST_FILE, SPLITS
+from ziggurat.serving.artefact.dense_program import PROGRAM_FILE
+from ziggurat.serving.artefact.manifest import MANIFEST_FILE as EXPORT_FILE
+from ziggurat.serving.artefact.manifest import TABLES
 from ziggurat.training.run_folder.run import ENSEMBLE_FILE, SWEEP_FILE
 from ziggurat.training.run_folder.run_files import CONFIG_FILE, DATASET_FILE, ENVIRONMENT_FILE, METRICS_FILE
 from ziggurat.verification.datasets import verify_dataset
 from ziggurat.verification.ensembles import verify_ensemble
+from ziggurat.verification.exports import verify_export
 from ziggurat.verification.findings import Findings, Kind, Verified
 from ziggurat.verification.runs import verify_checkpoints, verify_run
 from ziggurat.verification.sweeps import verify_sweep
@@ -23,8 +27,8 @@ _RUN_FILES = (CONFIG_FILE, ENVIRONMENT_FILE, DATASET_FILE, METRICS_FILE, "checkp
 
 
 def verify(path: str | Path, progress: Progress | None = None) -> Verified:
-    """Reads every file of a run, a prepared dataset, checkpoints, a scaling sweep or an ensemble, and compares it with
-    its checksum. Of an ensemble, these are its own file and those of the runs of its members.
+    """Reads every file of a run, a prepared dataset, checkpoints, a sweep, an ensemble or an export, and compares it
+    with its checksum. Of an ensemble, these are its own file and those of the runs of its members.
 
     Args:
         path: its folder; for checkpoints, the folder of one of them, of all of them, or the URL of their store.
@@ -48,6 +52,8 @@ def verify(path: str | Path, progress: Progress | None = None) -> Verified:
             verify_sweep(folder, findings, progress)
         case "ensemble":
             verify_ensemble(folder, findings, progress)
+        case "export":
+            verify_export(folder, findings, progress)
         case "checkpoints":
             one = FOLDER.fullmatch(folder.resolve().name)
             checkpoints = CheckpointFolder(folder.resolve().parent) if one else open_folder(folder)
@@ -70,7 +76,7 @@ def kind_of(folder: Path) -> Kind:
         if folder.exists():
             raise RunFolderError(
                 f"{folder}: is {kind_of_file(folder.stat().st_mode)}, not a folder of a run, prepared dataset, "
-                "checkpoints, scaling sweep or ensemble",
+                "checkpoints, scaling sweep, ensemble or export",
                 "name such a folder",
             )
         names = [each.name for each in folder.parent.iterdir()] if folder.parent.is_dir() else []
@@ -84,6 +90,8 @@ def kind_of(folder: Path) -> Kind:
         return "scaling sweep"
     if ENSEMBLE_FILE in names:
         return "ensemble"
+    if EXPORT_FILE in names or {TABLES, PROGRAM_FILE} <= names:
+        return "export"
     if MANIFEST_FILE in names or {"train", "encoders"} <= names or len(names & {*SPLITS, "statistics.json"}) > 1:
         return "prepared dataset"
     if names & set(_RUN_FILES):
@@ -92,6 +100,6 @@ def kind_of(folder: Path) -> Kind:
         return "checkpoints"
     runs = sorted(each.parent.name for each in folder.glob(f"*/{CONFIG_FILE}"))
     raise RunFolderError(
-        f"{folder}: holds no run, prepared dataset, checkpoint, scaling sweep or ensemble",
+        f"{folder}: holds no run, prepared dataset, checkpoint, scaling sweep, ensemble or export",
         f"name one of its runs, as {folder / runs[0]}" if runs else "name the folder of one of these",
     )

@@ -17,9 +17,10 @@ from pydantic import TypeAdapter
 from ziggurat.core.digests import FileChecksum
 from ziggurat.core.errors import DataError
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
-from ziggurat.core.untrusted import child, opened
+from ziggurat.core.untrusted import file_name, is_plain_folder, opened
 from ziggurat.objectives.task import Task
 from ziggurat.serving.artefact.damage import DAMAGED
+from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE
 from ziggurat.serving.artefact.packed_rows import PackedRows
 from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision, row_bytes
 
@@ -27,6 +28,8 @@ MANIFEST_FILE = "export.json"
 FORMAT_VERSION = 1
 TRANSFORM = "encoders"
 TABLES = "tables"
+SAMPLE_FILE = "sample.json"
+STATISTICS_FILE = "statistics.safetensors"
 Side = Literal["user", "item"]
 _CHUNK = 1 << 22
 
@@ -154,6 +157,24 @@ class Manifest:
         Raises:
             DataError: the folder holds no export, one of another version, or a damaged one.
         """
+        found = cls.open(folder)
+        for name, stored in found.files.items():
+            place = folder / name
+            if not is_plain_folder(place.parent):
+                raise DAMAGED.of(place.parent, "is missing, or no plain folder")
+            size = place.lstat().st_size if place.is_file() and not place.is_symlink() else -1
+            if size != stored.bytes:
+                fault = "is missing" if size < 0 else f"is damaged: it has {size:,} bytes"
+                raise DAMAGED.of(place, f"{fault}, {stored.bytes:,} were written")
+        return found
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Reads and checks ``export.json`` alone.
+
+        Raises:
+            DataError: as :meth:`read`.
+        """
         path = folder / MANIFEST_FILE
         if folder.is_symlink():
             raise DAMAGED.of(folder, "is a symbolic link, which is not followed")
@@ -170,7 +191,8 @@ class Manifest:
                 "export the run again, or use the ziggurat that exported it",
             )
         found = declared(cls, values, path, DAMAGED)
-        found._check(folder, path)
+        for fault in found._faults(path):
+            raise DAMAGED.of(path, fault)
         return found
 
     def check_files(self, folder: Path, names: Iterable[str] | None = None) -> None:
@@ -182,24 +204,26 @@ class Manifest:
         for name in self.files if names is None else names:
             self.files[name].checksum.check(folder / name, DAMAGED)
 
-    def _check(self, folder: Path, path: Path) -> None:
-        if self.precision not in PRECISIONS:
-            raise DAMAGED.of(path, f"precision: {self.precision!r}")
-        for name, stored in self.files.items():
-            place = folder
-            for part in name.split("/"):
-                place = child(place, part, path, DAMAGED)
-            size = place.lstat().st_size if place.is_file() and not place.is_symlink() else -1
-            if size != stored.bytes:
-                raise DAMAGED.of(place, f"is damaged: it has {max(0, size):,} bytes, {stored.bytes:,} were written")
-        for fault in self._faults():
-            raise DAMAGED.of(path, fault)
+    def _faults(self, path: Path) -> Iterator[str]:
+        """Yields what does not fit together.
 
-    def _faults(self) -> Iterator[str]:
-        """Yields what does not fit together."""
+        Raises:
+            DataError: the name of a file leads out of the folder.
+        """
+        if self.precision not in PRECISIONS:
+            yield f"precision: {self.precision!r}"
+        for name, stored in self.files.items():
+            for part in name.split("/"):
+                file_name(part, path, DAMAGED)
+            if not 0 <= stored.bytes < 1 << 63:
+                yield f"{name!r} has {stored.bytes:,} bytes"
+        for name in (PROGRAM_FILE, TENSORS_FILE):
+            if name not in self.files:
+                yield f"lacks the file {name}"
         for table in self.tables:
-            if table.rows < 1 or not 1 <= table.dim <= 1 << 16:
+            if not 1 <= table.rows < 1 << 48 or not 1 <= table.dim <= 1 << 16:
                 yield f"table {table.name!r} has {table.rows:,} rows of {table.dim:,} numbers"
+                return
             stored = self.files.get(f"{TABLES}/{table.file}")
             size = table.layout(self.precision).bytes
             if stored is None or stored.bytes != size:

@@ -1,8 +1,8 @@
 """Look-ups without compiled kernels, for machines without a C compiler.
 
 The rows of a bag are added in the order of its ids, in float32, and a mean is that sum times one over their number, or
-divided by it, as the training's kernels do; a single row is taken as it is. Shape legend: B rows, L ids, U distinct ids,
-W numbers of a table's row, S positions.
+divided by it, as the training's kernels do; a single row is taken as it is. Shape legend: B rows, L ids, U distinct
+ids, W numbers of a table's row, S positions.
 """
 
 from __future__ import annotations

@@ -1,0 +1,113 @@
+"""``ziggurat export``: writes a run as a folder that serving reads."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ziggurat.cli.options import Checkpoint, PreparedInput, RunFolder
+
+if TYPE_CHECKING:
+    from ziggurat.exporting.export import Exported
+
+
+class Precision(enum.Enum):
+    """How the rows of tables are stored."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+    int8 = "int8"
+    int4 = "int4"
+
+
+def command(
+    run: RunFolder,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The new folder of the export.", show_default=False)],
+    precision: Annotated[
+        Precision, typer.Option(help="How rows are stored; fp32 predicts to the bit what the run predicts.")
+    ] = Precision.fp32,
+    checkpoint: Checkpoint = "best",
+    prepared: PreparedInput = None,
+    item_columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="The raw columns that describe an item, not the user or the context; default: guessed.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write a run as one folder: its encoders, its tables and its dense part.
+
+    The export predicts rows of the validation split with what it wrote and compares them with the run's predictions: at
+    fp32 they are equal to the bit, otherwise the difference is stated.
+
+    \b
+    Examples:
+      ziggurat export runs/shop exports/shop
+      ziggurat export runs/shop exports/small --precision int8
+    """
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.exporting.export import export
+
+    columns = None if item_columns is None else [each.strip() for each in item_columns.split(",") if each.strip()]
+    with console_progress() as progress:
+        exported = export(
+            run,
+            out,
+            precision=precision.value,
+            checkpoint=checkpoint,
+            prepared=prepared,
+            item_columns=columns,
+            progress=progress,
+        )
+    _print(exported)
+
+
+def _print(exported: Exported) -> None:
+    from ziggurat.cli.checkpoint_tables import print_lines, print_table
+    from ziggurat.planning.quantities import format_bytes
+
+    manifest = exported.manifest
+    rows = [
+        [
+            f"tables/{entry.file}",
+            f"table {entry.name}: {entry.rows:,} rows of {entry.dim}, {manifest.precision}",
+            format_bytes(entry.layout(manifest.precision).bytes),
+        ]
+        for entry in manifest.tables
+    ]
+    others = {name: each.bytes for name, each in manifest.files.items() if not name.startswith("tables/")}
+    encoders = sum(size for name, size in others.items() if name.startswith("encoders/"))
+    rows.append(["encoders/", "how raw rows become ids and numbers", format_bytes(encoders)])
+    rows += [
+        [name, _WHAT.get(name, ""), format_bytes(size)]
+        for name, size in others.items()
+        if not name.startswith("encoders/")
+    ]
+    print_table(["file", "what it holds", "bytes"], rows)
+    smaller = f", {exported.table_bytes / exported.fp32_bytes:.0%} of fp32" if manifest.precision != "fp32" else ""
+    lines = [f"{exported.folder}: {format_bytes(exported.bytes)}, tables {format_bytes(exported.table_bytes)}{smaller}"]
+    deviation = dict(manifest.deviation)
+    sample = int(deviation.pop("sample_rows"))
+    largest = deviation.pop("largest_logit_difference")
+    if manifest.precision == "fp32":
+        lines.append(f"{sample:,} rows predicted both ways: equal to the bit")
+    else:
+        lines.append(f"{sample:,} rows predicted both ways: outputs differ by at most {largest:.2g}")
+        lines += [f"{name}: {change:+.2g}" for name, change in deviation.items()]
+    user = ", ".join(manifest.user_columns) or "none"
+    lines.append(f"columns of the user or the context: {user}; --item-columns names the others")
+    lines += [f"note: {note}" for note in exported.notes]
+    print_lines(["", *lines])
+
+
+_WHAT = {
+    "dense.json": "the dense part as a graph",
+    "dense.safetensors": "its weights",
+    "sample.json": "some rows of the log, as examples",
+    "statistics.safetensors": "how often each row of each table is looked up",
+}
