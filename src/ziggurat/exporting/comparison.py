@@ -13,7 +13,7 @@ from torch import Tensor
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.columns import Columns
-from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.exporting.exported_model import ExportedModel
 from ziggurat.serving.artefact.row_codec import Precision
 from ziggurat.serving.model.scorer import Scorer
@@ -43,7 +43,8 @@ def compared(
         DataError: they differ at ``fp32``, or the split has no rows.
     """
     exported = ExportedModel(scorer, recommender)
-    split = next((name for name in ("validation", "train", "test") if dataset.split(name).rows), None)
+    order: tuple[Split, ...] = ("validation", "train", "test")
+    split = next((name for name in order if dataset.split(name).rows), None)
     if split is None:
         raise DataError(f"{dataset.folder}: has no rows to compare the export on", "name another with --prepared DIR")
     blocks = dataset.split(split)

@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.core.schema import RawSchema
+from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.features.config import CategoricalFeature, FeatureConfig
 
 _ITEM = re.compile(

@@ -61,7 +61,10 @@ def program_files(module: nn.Module, arguments: tuple[Any, ...], sizes: Any) -> 
     tensors |= {f"{_BUFFER}{name}": state[name] for name in {*signature.inputs_to_buffers.values()} - unsaved}
     lifted = {*signature.inputs_to_lifted_tensor_constants.values()}
     tensors |= {f"{_CONSTANT}{name}": state[name] for name in lifted | unsaved}
-    owned = {name: each.detach().contiguous().clone() for name, each in tensors.items()}
+    owned: dict[str, Tensor] = {}
+    for name, each in tensors.items():
+        assert isinstance(each, Tensor), name
+        owned[name] = each.detach().contiguous().clone()
     return json.dumps(graph, separators=(",", ":")).encode(), owned
 
 
