@@ -43,8 +43,8 @@ def compared(
         DataError: they differ at ``fp32``, or the split has no rows.
     """
     exported = ExportedModel(scorer, recommender)
-    order: tuple[Split, ...] = ("validation", "train", "test")
-    split = next((name for name in order if dataset.split(name).rows), None)
+    splits: tuple[Split, ...] = ("validation", "train", "test")
+    split: Split | None = next((name for name in splits if dataset.split(name).rows), None)
     if split is None:
         raise DataError(f"{dataset.folder}: has no rows to compare the export on", "name another with --prepared DIR")
     blocks = dataset.split(split)
