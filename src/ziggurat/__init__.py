@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ziggurat.data.synthetic.generate import generate
     from ziggurat.data.synthetic.shapes import SHAPES as GENERATOR_SHAPES
     from ziggurat.exporting.export import Exported, export
+    from ziggurat.exporting.onnx.write import ExportedOnnx, export_onnx
     from ziggurat.metrics.metric_set import MetricSet
     from ziggurat.optim.shampoo.shampoo import Shampoo
     from ziggurat.planning.comparison import Comparison
@@ -101,6 +102,7 @@ __all__ = [
     "EnvironmentMismatch",
     "Experiment",
     "Exported",
+    "ExportedOnnx",
     "FeatureError",
     "Follower",
     "ForkedProcess",
@@ -134,6 +136,7 @@ __all__ = [
     "draft_config",
     "evaluate",
     "export",
+    "export_onnx",
     "find_dataset",
     "gather_checkpoint",
     "generate",
@@ -185,6 +188,7 @@ _SOURCES: dict[str, str] = {
     "EnvironmentMismatch": _ERRORS,
     "Experiment": "ziggurat.training.experiment",
     "Exported": "ziggurat.exporting.export",
+    "ExportedOnnx": "ziggurat.exporting.onnx.write",
     "FeatureError": _ERRORS,
     "Follower": "ziggurat.checkpoint.follow.follower",
     "ForkedProcess": _ERRORS,
@@ -217,6 +221,7 @@ _SOURCES: dict[str, str] = {
     "draft_config": "ziggurat.cli.init",
     "evaluate": _API,
     "export": "ziggurat.exporting.export",
+    "export_onnx": "ziggurat.exporting.onnx.write",
     "find_dataset": "ziggurat.data.public.catalogue",
     "gather_checkpoint": f"{_INSPECT}.consolidate:gather",
     "generate": "ziggurat.data.synthetic.generate",

@@ -14,7 +14,7 @@ import ziggurat
 
 FUNCTIONS = {
     "build_ensemble", "check_installation", "compare_planners", "diff_checkpoints", "draft_config", "evaluate",
-    "export", "find_dataset", "gather_checkpoint", "generate", "get_dataset", "ingest", "init",
+    "export", "export_onnx", "find_dataset", "gather_checkpoint", "generate", "get_dataset", "ingest", "init",
     "inspect_checkpoint", "json_schema", "list_checkpoints",
     "load_experiment", "load_run", "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints", "plan",
     "predict", "predict_files", "prepare", "prune_checkpoints", "report_run", "scale",
@@ -22,8 +22,8 @@ FUNCTIONS = {
     "train_planner", "verify", "verify_checkpoints", "write_plan", "write_scale",
 }  # fmt: skip
 CLASSES = {
-    "BuiltEnsemble", "CheckpointFolder", "Comparison", "Dataset", "Ensemble", "Experiment", "Exported", "Follower",
-    "GeneratorConfig", "MetricSet", "Outcome", "Plan", "PlanEstimate", "Predicted", "Predictor", "Run",
+    "BuiltEnsemble", "CheckpointFolder", "Comparison", "Dataset", "Ensemble", "Experiment", "Exported", "ExportedOnnx",
+    "Follower", "GeneratorConfig", "MetricSet", "Outcome", "Plan", "PlanEstimate", "Predicted", "Predictor", "Run",
     "ScaleResult", "Scaled", "Searched", "Shampoo", "SwappablePredictor",
 }  # fmt: skip
 ERRORS = {

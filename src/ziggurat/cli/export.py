@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from ziggurat.exporting.export import Exported
 
 
+class Format(enum.Enum):
+    """What is written."""
+
+    ziggurat = "ziggurat"
+    onnx = "onnx"
+
+
 class Precision(enum.Enum):
     """How the rows of tables are stored."""
 
@@ -29,6 +36,9 @@ def command(
     precision: Annotated[
         Precision, typer.Option(help="How rows are stored; fp32 predicts to the bit what the run predicts.")
     ] = Precision.fp32,
+    file_format: Annotated[
+        Format, typer.Option("--format", help="A folder to serve, or an ONNX model from ids to predictions.")
+    ] = Format.ziggurat,
     checkpoint: Checkpoint = "best",
     prepared: PreparedInput = None,
     item_columns: Annotated[
@@ -49,10 +59,14 @@ def command(
     Examples:
       ziggurat export runs/shop exports/shop
       ziggurat export runs/shop exports/small --precision int8
+      ziggurat export runs/shop exports/onnx --format onnx
     """
     from ziggurat.cli.progress import console_progress
     from ziggurat.exporting.export import export
 
+    if file_format is Format.onnx:
+        _export_onnx(run, out, precision, checkpoint, prepared, item_columns)
+        return
     columns = None if item_columns is None else [each.strip() for each in item_columns.split(",") if each.strip()]
     with console_progress() as progress:
         exported = export(
@@ -65,6 +79,32 @@ def command(
             progress=progress,
         )
     _print(exported)
+
+
+def _export_onnx(
+    run: Path, out: Path, precision: Precision, checkpoint: str, prepared: Path | None, item_columns: str | None
+) -> None:
+    from ziggurat.cli.checkpoint_tables import print_lines
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.core.errors import ConfigError
+    from ziggurat.exporting.onnx.write import export_onnx
+    from ziggurat.planning.quantities import format_bytes
+
+    if precision is not Precision.fp32:
+        raise ConfigError(
+            f"--precision {precision.value}: the format onnx has its tables in fp32", "leave --precision out"
+        )
+    if item_columns is not None:
+        raise ConfigError("--item-columns: the format onnx takes ids, not columns of a log", "leave --item-columns out")
+    with console_progress() as progress:
+        found = export_onnx(run, out, checkpoint=checkpoint, prepared=prepared, progress=progress)
+    largest = f"{found.largest_difference:.1g}"
+    print_lines(
+        [
+            f"{found.folder}: {format_bytes(found.bytes)}: model.onnx, inputs.json, encoders/",
+            f"{found.sample_rows:,} rows predicted by ONNX Runtime differ from the run's by at most {largest}",
+        ]
+    )
 
 
 def _print(exported: Exported) -> None:

@@ -7,9 +7,8 @@ computed on the CPU without a compiler, whatever the run was trained on.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,16 +20,15 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file
 
 from ziggurat._version import __version__
-from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import ConfigError, EnvironmentMismatch
+from ziggurat.core.errors import ConfigError
 from ziggurat.core.files import atomic_folder, explained_writes
-from ziggurat.core.memory import explained_thread_limit
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.replicated import ReplicatedTable
 from ziggurat.exporting.comparison import compared
 from ziggurat.exporting.dense_graph import dense_files
+from ziggurat.exporting.opened_run import check_new, on_cpu, open_exportable, opened_recommender
 from ziggurat.exporting.sample_rows import read_rows, write_sample
 from ziggurat.exporting.sides import item_columns as item_columns_of
 from ziggurat.exporting.table_files import write_tables
@@ -38,7 +36,6 @@ from ziggurat.features.config import InputFeature
 from ziggurat.features.time_inputs import TimeId, TimeNumber
 from ziggurat.features.transform import Transform
 from ziggurat.features.vectors import VectorNumber
-from ziggurat.parallel.environment import has_other_ranks
 from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE
 from ziggurat.serving.artefact.manifest import (
     SAMPLE_FILE,
@@ -52,10 +49,8 @@ from ziggurat.serving.artefact.manifest import (
 )
 from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision
 from ziggurat.serving.model.scorer import Scorer
-from ziggurat.training.open_recommender import open_recommender
-from ziggurat.training.process_group import process_group, refuse_fork
 from ziggurat.training.recommender import Recommender
-from ziggurat.training.run_folder.run import ENSEMBLE_FILE, Run, open_run
+from ziggurat.training.run_folder.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +107,12 @@ def export(
     if precision not in PRECISIONS:
         raise ConfigError(f"precision: received {precision!r}", f"choose one of {', '.join(PRECISIONS)}")
     out, progress = Path(out), progress or Silent()
-    if out.exists() or out.is_symlink():
-        raise ConfigError(f"{out} exists", "name a new folder, or delete this one")
-    opened = _on_cpu(run if isinstance(run, Run) else _open(Path(run)))
+    check_new(out)
+    opened = on_cpu(open_exportable(run))
     dataset = opened.dataset(prepared)
     step = opened.checkpoints.find(checkpoint)
     described = _describe(opened, dataset, item_columns)
-    with _recommender(opened, dataset, step, progress) as recommender, atomic_folder(out) as folder:
+    with opened_recommender(opened, dataset, step, progress) as recommender, atomic_folder(out) as folder:
         manifest = _write(folder, opened, recommender, described, step, precision, progress)
         manifest.write(folder)
         batch_size = opened.experiment.evaluation.batch_size
@@ -129,36 +123,6 @@ def export(
     table_bytes = sum(size for name, size in sizes.items() if name.startswith(f"{TABLES}/"))
     fp32 = sum(4 * table.rows * table.dim for table in manifest.tables)
     return Exported(out, manifest, sum(sizes.values()), table_bytes, fp32, described.notes)
-
-
-def _open(folder: Path) -> Run:
-    if (folder / ENSEMBLE_FILE).is_file():
-        raise ConfigError(
-            f"{folder}: is an ensemble; an export holds the tables and the dense part of a single run",
-            "export one of its members; `evaluate` and `predict` take ensembles",
-        )
-    return open_run(folder)
-
-
-def _on_cpu(run: Run) -> Run:
-    """Returns the run as it predicts on the CPU without a compiler."""
-    training = run.experiment.training.model_copy(update={"device": "cpu", "compile": False})
-    return Run(run.folder, run.experiment.model_copy(update={"training": training}))
-
-
-@contextlib.contextmanager
-def _recommender(run: Run, dataset: Dataset, step: int, progress: Progress) -> Generator[Recommender]:
-    check_engine()
-    refuse_fork()
-    if has_other_ranks():
-        raise EnvironmentMismatch("an export runs in one process", "export without torchrun and --nproc")
-    layout, device = run.experiment.layout(dataset.schema), torch.device("cpu")
-    opening = open_recommender(run, layout, device, prepared=dataset.folder, checkpoint=step)
-    with explained_thread_limit(), process_group(device), opening as found:
-        if found.note:
-            progress.note(found.note)
-        found.recommender.eval()
-        yield found.recommender
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""A model with its tables in the format of ONNX."""
