@@ -8,10 +8,10 @@ import pytest
 
 from tests.training.conftest import MakeExperiment
 from ziggurat.core.errors import DataError
+from ziggurat.data.readers.advice import form_of_files, hint_for_prediction
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.training import api
-from ziggurat.training.prediction.advice import form_of_files, hint_for_prediction
 
 FORM = "CSV, delimiter ',', encoding utf-8, with a header"
 

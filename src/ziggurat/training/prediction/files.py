@@ -17,13 +17,13 @@ import pyarrow as pa
 from ziggurat.core.errors import DataError, unknown_name
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import duplicates
+from ziggurat.data.readers.advice import advice_for_prediction, form_of_files
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.quarantine import Policy, Quarantine, output_quarantine
 from ziggurat.objectives.losses import Quantile
 from ziggurat.objectives.task import Task
 from ziggurat.training.ensemble.ensemble import Ensemble
 from ziggurat.training.malloc_tuning import keep_freed_memory
-from ziggurat.training.prediction.advice import advice_for_prediction, form_of_files
 from ziggurat.training.prediction.pass_through import PassThrough, open_pass_through
 from ziggurat.training.prediction.predictor import Predictor, ScoredBlock
 from ziggurat.training.prediction.table_output import Output, output_suffix

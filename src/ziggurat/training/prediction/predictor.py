@@ -26,18 +26,18 @@ from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError
 from ziggurat.core.memory import explained_thread_limit
 from ziggurat.data.encoded.columns import Columns
+from ziggurat.data.readers.advice import hint_for_prediction
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.rejection_reasons import row_location, split_hint
+from ziggurat.data.readers.rows_in_memory import Table, to_arrow
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.objectives.task import column_slices
 from ziggurat.parallel.environment import has_other_ranks
 from ziggurat.storage.prefetcher import TooManyRows
 from ziggurat.training.ensemble.combined import CombinedRecommender, check_no_checkpoint, open_model
 from ziggurat.training.ensemble.ensemble import Ensemble, open_run_or_ensemble
-from ziggurat.training.prediction.advice import hint_for_prediction
 from ziggurat.training.prediction.forward_threads import forward_threads, one_ahead
 from ziggurat.training.prediction.not_finite import damaged_rows, largest_input
-from ziggurat.training.prediction.rows_in_memory import Table, to_arrow
 from ziggurat.training.prediction.users import Users
 from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender import Recommender

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from ziggurat.core.errors import PredictorClosed
 from ziggurat.data.readers.blocks import RawBlock
+from ziggurat.data.readers.rows_in_memory import Table
 from ziggurat.training.ensemble.ensemble import Ensemble
 from ziggurat.training.prediction.predictor import Predictor, ScoredBlock
-from ziggurat.training.prediction.rows_in_memory import Table
 from ziggurat.training.process_group import refuse_fork
 from ziggurat.training.run_folder.run import Run
 

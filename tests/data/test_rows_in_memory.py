@@ -14,8 +14,8 @@ import pytest
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.data.readers.rows_in_memory import to_arrow
 from ziggurat.data.readers.table_reader import read_table
-from ziggurat.training.prediction.rows_in_memory import to_arrow
 
 DEEP: list[Any] = functools.reduce(lambda inner, _: [inner], range(100_000), [1])
 OWN: list[Any] = []
