@@ -9,8 +9,9 @@ It is saved as a folder (:mod:`ziggurat.features.saved_transform`)::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
@@ -115,6 +116,23 @@ class Transform:
             columns[feature.name] = id_column(feature, codes, ids_by_code(ids, rows))
         columns.update(target_columns(checked.targets))
         return EncodedBlock(pa.RecordBatch.from_pydict(columns), checked.rows, checked.bad)
+
+    def restricted(self, features: Collection[str]) -> Self:
+        """Returns a transform that encodes some features alone, and needs their columns alone.
+
+        Args:
+            features: names of features of the config, at least one.
+        """
+        found = copy.copy(self)
+        found.features = tuple(feature for feature in self.features if feature.name in features)
+        found.inputs = inputs_of(found.features)
+        names = {each.name for each in found.inputs}
+        kept = {
+            name: replace(table, features=tuple(each for each in table.features if each.name in names))
+            for name, table in self._tables.items()
+        }
+        found._tables = {name: table for name, table in kept.items() if table.features}
+        return found
 
     def save(self, folder: Path) -> str:
         """Writes the transform into ``folder``, ``transform.json`` last; returns the checksum of all files."""

@@ -32,6 +32,7 @@ from ziggurat.serving.tables.stores import DiskTable, MemoryTable
 from ziggurat.storage.native import NativeUnavailable
 
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,25 @@ class Scorer:
         parts += [self.columns(inputs.rows(start, start + step)) for start in range(0, inputs.size, step)]
         predictions_BT, further = predictions(self.manifest, np.concatenate(parts))
         return Scored(encoded.kept_rows, predictions_BT, further, encoded.bad)
+
+    def columns_of_requests(self, inputs: Inputs, places: Mapping[str, Ints]) -> Floats:
+        """Returns the columns (B, C) of rows that share some of their features.
+
+        Args:
+            inputs: the rows; the ids of the features in ``places`` are those of fewer rows.
+            places: feature -> which row of its ids each row has (B,).
+        """
+        rows, masks = self.lookup(inputs)
+        for found in (rows, masks):
+            found.update({name: found[name][torch.from_numpy(at)] for name, at in places.items() if name in found})
+        dense_BF = torch.from_numpy(inputs.dense)
+        parts = [np.empty((0, sum(task.columns for task in self.manifest.tasks)), np.float32)]
+        with self._turn, torch.no_grad():
+            for start in range(0, inputs.size, self.manifest.batch_size):
+                some = slice(start, min(start + self.manifest.batch_size, inputs.size))
+                of_rows, of_masks = ({name: each[some] for name, each in found.items()} for found in (rows, masks))
+                parts.append(self._dense(dense_BF[some], of_rows, of_masks).numpy())
+        return np.concatenate(parts)
 
     def columns(self, inputs: Inputs) -> Floats:
         """Returns the columns (B, C) of some inputs."""

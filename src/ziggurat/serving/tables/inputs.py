@@ -5,6 +5,7 @@ Shape legend: B rows, L ids, F dense features, S positions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,22 @@ class Ids:
             return Ids(np.repeat(self.values, count), None)
         return Ids(np.tile(self.values, count), np.arange(count + 1) * len(self.values))
 
+    @property
+    def lengths(self) -> Ints:
+        """How many ids each row has (B,)."""
+        return np.ones(len(self.values), np.int64) if self.offsets is None else np.diff(self.offsets)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ids]) -> Ids:
+        """Returns the rows of several, one after another."""
+        if len(parts) == 1:
+            return parts[0]
+        values = np.concatenate([each.values for each in parts])
+        if all(each.offsets is None for each in parts):
+            return cls(values, None)
+        lengths = np.concatenate([each.lengths for each in parts])
+        return cls(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
+
     def last(self, count: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Returns the last ids of each row (B, S), the most recent first, 0 where there is none; and where they are."""
         if self.offsets is None:
@@ -76,7 +93,7 @@ class Inputs:
         dense = np.empty((batch.num_rows, len(manifest.dense)), np.float32)
         for number, name in enumerate(manifest.dense):
             dense[:, number] = batch.column(name).to_numpy(zero_copy_only=False)
-        return cls(batch.num_rows, dense, {name: _ids(batch.column(name)) for name in manifest.inputs})
+        return cls(batch.num_rows, dense, {name: ids_of(batch.column(name)) for name in manifest.inputs})
 
     def rows(self, start: int, stop: int) -> Inputs:
         """Returns the rows from ``start`` to before ``stop``."""
@@ -85,7 +102,8 @@ class Inputs:
         return Inputs(stop - start, self.dense[start:stop], ids)
 
 
-def _ids(column: pa.Array) -> Ids:
+def ids_of(column: pa.Array) -> Ids:
+    """Returns the ids of an encoded column."""
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         offsets = column.offsets.to_numpy().astype(np.int64)
         values = column.values.to_numpy()[offsets[0] : offsets[-1]]

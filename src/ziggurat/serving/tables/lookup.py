@@ -81,7 +81,7 @@ class Lookup:
             features[number] = Feature(place, _address(ids), _address(bag.offsets), bag.rows, mean, 0, out.data_ptr())
             rows[name] = out
             if bag.mask is not None:
-                rows[name] = out.view(inputs.size, entry.positions[name], entry.dim)
+                rows[name] = out.view(len(bag.mask), entry.positions[name], entry.dim)
                 masks[name] = torch.from_numpy(bag.mask)
         if self._kernels.zs_look_up(ctypes.addressof(features), len(names)):
             raise MemoryError
