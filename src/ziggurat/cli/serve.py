@@ -1,0 +1,82 @@
+"""``ziggurat serve``: answers requests with an exported model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    export: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="The folder that `ziggurat export` wrote.", show_default=False),
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 for every network, which needs tokens and TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65_535)] = 8080,
+    workers: Annotated[int, typer.Option(help="Processes, which share the tables in memory.", min=1, max=1024)] = 1,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the names, rights, rates and hashes of tokens.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate, in PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of --tls-cert, in PEM.")] = None,
+    max_rows: Annotated[int, typer.Option(help="Rows of a request.", min=1)] = 10_000,
+    max_body_mib: Annotated[int, typer.Option(help="MiB of a request.", min=1, max=2048)] = 16,
+    max_ids_per_row: Annotated[int, typer.Option(help="Values of all lists of a row.", min=1)] = 10_000,
+    max_queue_rows: Annotated[int, typer.Option(help="Rows of a worker that wait; beyond it, 503.", min=1)] = 20_000,
+    max_connections: Annotated[int, typer.Option(help="Open connections of a worker.", min=1)] = 1024,
+    batch_rows: Annotated[int, typer.Option(help="Rows that are predicted together.", min=1)] = 2_048,
+    batch_wait_ms: Annotated[
+        float, typer.Option(help="Milliseconds to wait for a batch to fill; 0: none.", min=0, max=1000)
+    ] = 0.0,
+    deadline_ms: Annotated[
+        float, typer.Option(help="Milliseconds to an answer, unless the request says otherwise.", min=1)
+    ] = 5_000.0,
+    receive_seconds: Annotated[
+        float, typer.Option(help="Seconds in which a request must arrive, and its head in half of them.", min=0.1)
+    ] = 20.0,
+    drain_seconds: Annotated[float, typer.Option(help="Seconds for what was admitted, after SIGTERM.", min=0)] = 30.0,
+    check_tables: Annotated[
+        bool, typer.Option("--check-tables", help="Compare the tables with their checksums first, which reads them.")
+    ] = False,
+    log: Annotated[bool, typer.Option("--log/--no-log", help="Log a line for each request.")] = True,
+) -> None:
+    """Answer requests over HTTP with an exported model until Ctrl-C; print the URL.
+
+    \b
+    Examples:
+      ziggurat serve exports/shop
+      ziggurat serve exports/shop --workers 4 --port 80
+      ziggurat serve exports/shop --host 0.0.0.0 \\
+        --token-file serving.tokens \\
+        --tls-cert reader.crt --tls-key reader.key
+      curl localhost:8080/openapi.json
+    """
+    from ziggurat.core.engine import check_engine
+
+    check_engine()
+
+    from ziggurat.serving.http.doors import Doors
+    from ziggurat.serving.http.limits import ServingLimits
+    from ziggurat.serving.http.workers import Serving, serve
+
+    limits = ServingLimits(
+        body_bytes=max_body_mib * 2**20,
+        all_bodies_bytes=max(256, 2 * max_body_mib) * 2**20,
+        rows=max_rows,
+        ids_per_row=max_ids_per_row,
+        queue_rows=max_queue_rows,
+        connections=max_connections,
+        batch_rows=batch_rows,
+        batch_wait_s=batch_wait_ms / 1e3,
+        deadline_s=deadline_ms / 1e3,
+        longest_deadline_s=max(60.0, deadline_ms / 1e3),
+        head_s=receive_seconds / 2,
+        body_s=receive_seconds,
+        drain_s=drain_seconds,
+    )
+    doors = Doors.read(host, token_file, tls_cert, tls_key, workers)
+    serve(Serving(export, doors, limits, log, check_tables), port, workers, typer.echo)

@@ -1,0 +1,90 @@
+"""The ASGI application of a served model; any ASGI server may run it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ziggurat._version import __version__
+from ziggurat.serving.http.access_log import AccessLog
+from ziggurat.serving.http.admin_routes import admin_routes
+from ziggurat.serving.http.batcher import Batcher
+from ziggurat.serving.http.call import Service
+from ziggurat.serving.http.doors import Doors
+from ziggurat.serving.http.gate import CALL, Gate, GateCall
+from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.http.metrics import Metrics
+from ziggurat.serving.http.predict_routes import predict_routes
+from ziggurat.serving.http.refusals import HttpRefused
+from ziggurat.serving.http.served_model import ServedModel
+from ziggurat.serving.http.v2_routes import v2_routes
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A served model as an application.
+
+    Attributes:
+        asgi: the application, for an ASGI server.
+        service: what answers.
+    """
+
+    asgi: Gate
+    service: Service
+
+
+def application(
+    model: ServedModel,
+    doors: Doors = Doors(),  # noqa: B008 - immutable
+    limits: ServingLimits = ServingLimits(),  # noqa: B008 - immutable
+    log: AccessLog | None = None,
+) -> Application:
+    """Returns the application of a model; its thread ends with the lifespan of the application.
+
+    Args:
+        model: the model.
+        doors: who is admitted.
+        limits: the bounds.
+        log: where requests are logged; default: standard error.
+    """
+    metrics = Metrics(model)
+    service = Service(Batcher(model, limits, metrics.batch), limits, metrics)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        yield
+        service.batcher.close()
+
+    app = FastAPI(
+        title=f"ziggurat: {model.version.name}",
+        version=__version__,
+        summary="Predictions of a recommendation model.",
+        docs_url=None,  # its page loads scripts from other hosts
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.include_router(predict_routes(service))
+    app.include_router(v2_routes(service))
+    app.include_router(admin_routes(service, doors))
+    app.add_exception_handler(HttpRefused, _refused)
+    app.add_exception_handler(HTTPException, _refused)
+    return Application(Gate(app, doors, limits, metrics, log or AccessLog()), service)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        texts = {404: "there is no such path", 405: "this path has another method"}
+        code = {404: "unknown_path", 405: "wrong_method"}.get(error.status_code, "refused")
+        error = HttpRefused(error.status_code, code, texts.get(error.status_code, str(error.detail)))
+    assert isinstance(error, HttpRefused)
+    call: GateCall = request.scope[CALL]
+    call.code = error.code
+    headers = {name.decode(): value.decode() for name, value in error.headers()}
+    return Response(error.body(), error.status, headers)

@@ -1,0 +1,288 @@
+"""Predicts the rows of several requests together, in a thread beside the event loop.
+
+While a batch is predicted, requests wait in a queue of bounded length; the next batch takes as many as fit. So batches
+grow with the load, and a lone request does not wait. A request that cannot be answered before its deadline is refused
+at once, by what batches took lately, and one whose deadline passes while it waits is not predicted.
+
+Shape legend: B rows, C columns of all labels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.core.errors import ZigguratError
+from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.http.refusals import HttpRefused, overloaded
+from ziggurat.serving.http.served_model import ServedModel, Version
+from ziggurat.serving.model.requests import EncodedRequest, Part, encode_request, predict_requests
+from ziggurat.serving.model.scorer import predictions
+
+Floats = npt.NDArray[np.float32]
+_SMOOTHING = 0.1
+"""How much the last batch counts for the seconds that a row takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The predictions for a request.
+
+    Attributes:
+        outputs: name of an output -> its numbers (B,): of each label, then of ``LABEL/NAME``.
+        version: the model that gave all of them.
+        batch_rows: rows that were predicted together.
+        queue_s, encode_s, predict_s: seconds that it waited, that its rows were encoded, and that its batch was
+            predicted.
+    """
+
+    outputs: dict[str, Floats]
+    version: Version
+    batch_rows: int
+    queue_s: float
+    encode_s: float
+    predict_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A request that waits.
+
+    Attributes:
+        make: makes its parts for a model; raises :class:`HttpRefused`.
+        rows: B.
+        deadline: when it must be answered (monotonic seconds).
+        answer: gets the answer, in the event loop.
+        is_rank: whether it is one to rank, for messages.
+        arrived: when it was queued.
+    """
+
+    make: Callable[[ServedModel], list[Part]]
+    rows: int
+    deadline: float
+    answer: asyncio.Future[Answer]
+    is_rank: bool
+    arrived: float
+    encode_s: float = field(default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFigures:
+    """What a batch was, for whoever observes.
+
+    Attributes:
+        rows, requests: how many.
+        encoded: the encoded requests.
+        model: the model.
+        encode_s, predict_s: seconds.
+    """
+
+    rows: int
+    requests: int
+    encoded: Sequence[EncodedRequest]
+    model: ServedModel
+    encode_s: float
+    predict_s: float
+
+
+class Batcher:
+    """Predicts requests with a model.
+
+    Args:
+        model: the model; :meth:`replace` exchanges it between two batches.
+        limits: the bounds of queue and batches.
+        observe: is told of each batch, in the batcher's thread.
+    """
+
+    def __init__(
+        self, model: ServedModel, limits: ServingLimits, observe: Callable[[BatchFigures], None] = lambda _: None
+    ) -> None:
+        self._model, self._limits, self._observe = model, limits, observe
+        self._changed = threading.Condition()
+        self._queue: deque[_Job] = deque()
+        self._queued_rows = self._busy_rows = 0
+        self._row_s = 0.0
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
+        self._thread.start()
+
+    @property
+    def model(self) -> ServedModel:
+        """The model that the next batch is predicted with."""
+        return self._model
+
+    @property
+    def queued_rows(self) -> int:
+        """Rows that wait."""
+        return self._queued_rows
+
+    def replace(self, model: ServedModel) -> None:
+        """Exchanges the model; a batch that has begun ends with the one before."""
+        self._model = model
+
+    async def predict(
+        self, make: Callable[[ServedModel], list[Part]], rows: int, deadline: float, *, is_rank: bool = False
+    ) -> Answer:
+        """Returns the predictions for a request.
+
+        Args:
+            make: makes its parts for a model, in the batcher's thread.
+            rows: how many rows it has.
+            deadline: when it must be answered (monotonic seconds).
+            is_rank: whether it is one to rank.
+
+        Raises:
+            HttpRefused: the queue is full, the deadline cannot be met or has passed, or rows cannot be predicted.
+        """
+        now = time.monotonic()
+        with self._changed:
+            if self._closing:
+                raise overloaded("this server is stopping", 1.0)
+            wait_s = (self._queued_rows + self._busy_rows) * self._row_s
+            if self._queue and self._queued_rows + rows > self._limits.queue_rows:
+                raise overloaded(f"{self._queued_rows:,} rows wait already; {self._limits.queue_rows:,} may", wait_s)
+            if now + wait_s > deadline:
+                raise overloaded(
+                    f"the rows that wait take another {wait_s:.2f} s, more than the {max(0, deadline - now):.2f} s "
+                    "in which this request must be answered",
+                    wait_s,
+                )
+            job = _Job(make, rows, deadline, asyncio.get_running_loop().create_future(), is_rank, now)
+            self._queue.append(job)
+            self._queued_rows += rows
+            self._changed.notify()
+        try:
+            return await job.answer
+        finally:
+            job.answer.cancel()  # a client that has gone needs none
+
+    def close(self) -> None:
+        """Predicts what was admitted, and ends the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while jobs := self._take():
+            try:
+                self._predict(jobs)
+            except Exception as error:  # noqa: BLE001 - each request gets it, and the thread goes on
+                if isinstance(error, ZigguratError):  # of the disk
+                    error = HttpRefused(503, "unavailable", "rows of a table cannot be read", "try again later")
+                for job in jobs:
+                    _settle(job, error)
+            with self._changed:
+                self._busy_rows = 0
+
+    def _take(self) -> list[_Job]:
+        """Waits for requests, and returns those of the next batch; none if there will be no more."""
+        with self._changed:
+            while not self._queue:
+                if self._closing:
+                    return []
+                self._changed.wait()
+            if self._limits.batch_wait_s:
+                self._wait_for_more()
+            jobs: list[_Job] = []
+            rows = 0
+            while self._queue and (not jobs or rows + self._queue[0].rows <= self._limits.batch_rows):
+                job = self._queue.popleft()
+                self._queued_rows -= job.rows
+                jobs.append(job)
+                rows += job.rows
+            self._busy_rows = rows
+            return jobs
+
+    def _wait_for_more(self) -> None:
+        """Waits until a batch is full, the time for that is over, or a deadline is near."""
+        until = self._queue[0].arrived + self._limits.batch_wait_s
+        while self._queued_rows < self._limits.batch_rows and not self._closing:
+            nearest = min(job.deadline for job in self._queue) - 2 * self._queued_rows * self._row_s
+            left = min(until, nearest) - time.monotonic()
+            if left <= 0 or not self._changed.wait(left):
+                return
+
+    def _predict(self, jobs: list[_Job]) -> None:
+        model = self._model
+        began = time.monotonic()
+        ready: list[_Job] = []
+        encoded: list[EncodedRequest] = []
+        for job in jobs:
+            start = time.monotonic()
+            if job.answer.cancelled():
+                continue
+            try:
+                if start > job.deadline:
+                    raise overloaded("the time in which this request must be answered passed while it waited", 0.0)
+                found = encode_request(model.scorer.manifest, job.make(model), job.rows)
+                if isinstance(found, list):
+                    raise model.bad_rows(found, job.is_rank)
+            except Exception as error:  # noqa: BLE001 - it is this request's alone
+                _settle(job, error)
+                continue
+            job.encode_s = time.monotonic() - start
+            ready.append(job)
+            encoded.append(found)
+        if not ready:
+            return
+        start = time.monotonic()
+        columns_BC = predict_requests(model.scorer, encoded)
+        found_BT, further = predictions(model.scorer.manifest, columns_BC)
+        outputs = _outputs(model, found_BT, further)
+        end = time.monotonic()
+        rows = len(columns_BC)
+        self._row_s += (_SMOOTHING if self._row_s else 1.0) * ((end - began) / rows - self._row_s)
+        at = 0
+        for job in ready:
+            mine = {name: values[at : at + job.rows] for name, values in outputs.items()}
+            at += job.rows
+            fault = _not_finite(mine, job.is_rank)
+            answer = Answer(mine, model.version, rows, began - job.arrived, job.encode_s, end - start)
+            _settle(job, fault or answer)
+        encode_s = sum(job.encode_s for job in ready)
+        self._observe(BatchFigures(rows, len(ready), encoded, model, encode_s, end - start))
+
+
+def _outputs(model: ServedModel, found_BT: Floats, further: Mapping[str, Mapping[str, Floats]]) -> dict[str, Floats]:
+    outputs = {task.name: found_BT[:, number] for number, task in enumerate(model.scorer.manifest.tasks)}
+    for label, more in further.items():
+        outputs |= {f"{label}/{name}": values for name, values in more.items()}
+    return outputs
+
+
+def _not_finite(outputs: Mapping[str, Floats], is_rank: bool) -> HttpRefused | None:
+    for label, values in outputs.items():
+        if not np.isfinite(values).all():
+            row = int(np.flatnonzero(~np.isfinite(values))[0])
+            where = f"{'candidates' if is_rank else 'rows'}[{row}]"
+            hint = "correct extreme values; to train a model that bears them, add a `clip` or `log` transform"
+            problem = f"{where}: the model computes no finite number for {label!r} from it"
+            return HttpRefused(422, "not_finite", problem, hint, rows=({"at": where, "row": row, "problem": problem},))
+    return None
+
+
+def _settle(job: _Job, result: Answer | Exception) -> None:
+    """Hands the answer or the error to the event loop."""
+    if isinstance(result, ZigguratError):
+        result = HttpRefused(422, "invalid_rows", result.problem, result.hint)
+
+    def settle() -> None:
+        if job.answer.done():
+            return
+        if isinstance(result, Answer):
+            job.answer.set_result(result)
+        else:
+            job.answer.set_exception(result)
+
+    try:
+        job.answer.get_loop().call_soon_threadsafe(settle)
+    except RuntimeError:  # the loop is closed: nobody waits
+        return

@@ -1,0 +1,133 @@
+"""A connection of the server: uvicorn's, with bounds on what a client may hold it for.
+
+uvicorn waits for ever for the head of a request, takes one of any size, and waits for ever for a client that does not
+take its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.http.refusals import HttpRefused
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """A connection with bounds; :func:`bounded_connection` sets them."""
+
+    LIMITS = ServingLimits()
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head_bytes = 0
+        self._in_head = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        if len(self.connections) > self.LIMITS.connections:
+            self._refuse(HttpRefused(503, "overloaded", "too many connections are open", retry_after_s=1))
+            return
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            if self._timer is None:
+                self._await_head()
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > self.LIMITS.head_bytes:
+            self._refuse_large_head()
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        self._in_head, self._head_bytes = False, 0
+        self._cancel_head_timer()
+        if size > self.LIMITS.head_bytes:
+            self._refuse_large_head()
+            raise ValueError("the head of the request is too large")
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():
+            self._refuse(HttpRefused(400, "invalid_http", "this is no valid HTTP/1.1 request"))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread_timer is None:
+            self._unread_timer = self.loop.call_later(self.LIMITS.unread_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+        super().resume_writing()
+
+    def _await_head(self) -> None:
+        self._cancel_head_timer()
+        self._timer = self.loop.call_later(self.LIMITS.head_s, self._refuse_slow_head)
+
+    def _cancel_head_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _cancel_timers(self) -> None:
+        self._cancel_head_timer()
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _refuse_slow_head(self) -> None:
+        self._timer = None
+        if self.cycle and not self.cycle.response_complete:  # it is a later request of this connection
+            self._await_head()
+            return
+        problem = f"the head of the request was not complete within {self.LIMITS.head_s:g} s"
+        self._refuse(HttpRefused(408, "slow_head", problem))
+
+    def _refuse_large_head(self) -> None:
+        problem = f"the request's line and headers have more than {self.LIMITS.head_bytes:,} bytes"
+        self._refuse(HttpRefused(431, "large_head", problem))
+
+    def _refuse(self, refused: HttpRefused) -> None:
+        """Answers without the application, and closes the connection."""
+        if self.transport.is_closing():
+            return
+        body = refused.body()
+        headers = [*refused.headers(), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+        head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        status = f"HTTP/1.1 {refused.status} {_PHRASES[refused.status]}\r\n".encode()
+        self.transport.write(status + head + b"\r\n" + body)
+        self.transport.close()
+
+
+_PHRASES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+def bounded_connection(limits: ServingLimits) -> type[BoundedConnection]:
+    """Returns the class of connections with these bounds."""
+    return type("Connection", (BoundedConnection,), {"LIMITS": limits})

@@ -1,0 +1,164 @@
+"""Requests in JSON: bounded in rows and nesting, and refused with what is allowed in place of what was received."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from ziggurat.core.errors import nearest, shorten
+from ziggurat.data.readers.frame.columns import is_deep
+from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.http.refusals import HttpRefused
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictBody:
+    """The body of a request to predict.
+
+    Attributes:
+        rows: the rows.
+        deadline_ms: in how many milliseconds it must be answered; None: as the server says.
+    """
+
+    rows: list[Record]
+    deadline_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankBody:
+    """The body of a request to rank.
+
+    Attributes:
+        context: the columns that all candidates share.
+        candidates: the other columns of each.
+        label: the label by which they are ranked; None: the first.
+        top: how many are returned; None: all.
+        deadline_ms: as in :class:`PredictBody`.
+    """
+
+    context: Record
+    candidates: list[Record]
+    label: str | None
+    top: int | None
+    deadline_ms: float | None
+
+
+def parse(data: bytes | memoryview, limits: ServingLimits) -> Record:
+    """Returns the JSON object in a body.
+
+    Raises:
+        HttpRefused: it is none, or is nested too deep.
+    """
+    try:
+        value = msgspec.json.decode(data)
+    except RecursionError:
+        raise _too_deep(limits) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise HttpRefused(400, "invalid_json", f"the body is not valid JSON: {error}", "send a JSON object") from None
+    if not isinstance(value, dict):
+        received = "an array" if isinstance(value, list) else shorten(value)
+        raise HttpRefused(400, "invalid_json", f"the body is {received}; a JSON object is expected")
+    if is_deep(value, limits.depth):
+        raise _too_deep(limits)
+    return cast("Record", value)
+
+
+def predict_body(data: bytes, limits: ServingLimits) -> PredictBody:
+    """Parses ``{"rows": [{column: value, …}, …]}``.
+
+    Raises:
+        HttpRefused: it is something else, or has too many rows.
+    """
+    found = parse(data, limits)
+    check_fields(found, ("rows", "deadline_ms"))
+    return PredictBody(_records(found, "rows", limits), _deadline(found))
+
+
+def rank_body(data: bytes, limits: ServingLimits) -> RankBody:
+    """Parses ``{"context": {column: value, …}, "candidates": [{column: value, …}, …]}``.
+
+    Raises:
+        HttpRefused: it is something else, or has too many candidates.
+    """
+    found = parse(data, limits)
+    check_fields(found, ("context", "candidates", "label", "top", "deadline_ms"))
+    context = found.get("context", {})
+    if not isinstance(context, dict):
+        raise wrong_field("context", context, "an object of the columns that all candidates share")
+    label, top = found.get("label"), found.get("top")
+    if label is not None and not isinstance(label, str):
+        raise wrong_field("label", label, "the name of a label")
+    if top is not None and (not isinstance(top, int) or isinstance(top, bool) or top < 1):
+        raise wrong_field("top", top, "a whole number from 1")
+    return RankBody(cast("Record", context), _records(found, "candidates", limits), label, top, _deadline(found))
+
+
+def check_fields(found: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    """Refuses fields that are not known.
+
+    Raises:
+        HttpRefused: there is one.
+    """
+    for name in found:
+        if name not in allowed:
+            close = nearest(name, allowed)
+            hint = (
+                f"did you mean {close!r}? allowed: {', '.join(allowed)}" if close else f"allowed: {', '.join(allowed)}"
+            )
+            raise HttpRefused(422, "unknown_field", f"there is no field {shorten(name)}", hint)
+
+
+def check_rows(count: int, place: str, limits: ServingLimits) -> None:
+    """Refuses more rows than are allowed, and none.
+
+    Raises:
+        HttpRefused: so it is.
+    """
+    if not count:
+        raise HttpRefused(422, "no_rows", f"{place}: holds no rows", "send at least one")
+    if count > limits.rows:
+        raise HttpRefused(
+            413,
+            "too_many_rows",
+            f"{place}: holds {count:,} rows; {limits.rows:,} are allowed",
+            "send them in several requests, or start the server with a larger --max-rows",
+        )
+
+
+def wrong_field(name: str, received: Any, allowed: str) -> HttpRefused:
+    """Returns the refusal of a field of another type."""
+    shown = "null" if received is None else shorten(received)
+    return HttpRefused(422, "invalid_field", f"{name}: received {shown}; expected {allowed}")
+
+
+def _records(found: Mapping[str, Any], name: str, limits: ServingLimits) -> list[Record]:
+    if name not in found:
+        raise HttpRefused(422, "missing_field", f"the body has no field {name!r}", f'send {{"{name}": [{{…}}, …]}}')
+    rows = found[name]
+    if not isinstance(rows, list):
+        raise wrong_field(name, rows, "an array of objects, one for each row")
+    check_rows(len(cast("list[Any]", rows)), name, limits)
+    for number, row in enumerate(cast("list[Any]", rows)):
+        if not isinstance(row, dict):
+            raise wrong_field(f"{name}[{number}]", row, "an object: column → value")
+    return cast("list[Record]", rows)
+
+
+def _deadline(found: Mapping[str, Any]) -> float | None:
+    value = found.get("deadline_ms")
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise wrong_field("deadline_ms", value, "a number of milliseconds above 0")
+    return float(min(value, 1e9))
+
+
+def _too_deep(limits: ServingLimits) -> HttpRefused:
+    return HttpRefused(
+        400, "too_deep", f"the body is nested deeper than {limits.depth} lists and objects in each other"
+    )

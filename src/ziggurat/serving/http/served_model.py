@@ -1,0 +1,268 @@
+"""A model that is served: its columns, its outputs, its version, and what requests become for it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import time
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.core.untrusted import read_bytes
+from ziggurat.data.readers.advice import hint_for_prediction
+from ziggurat.data.readers.blocks import BadRow, RawBlock
+from ziggurat.data.readers.columnar.paths import splits
+from ziggurat.data.readers.rejection_reasons import split_hint
+from ziggurat.data.readers.rows_in_memory import to_arrow
+from ziggurat.data.readers.table_reader import NAME, read_table
+from ziggurat.features.transform import Transform
+from ziggurat.serving.artefact.damage import DAMAGED
+from ziggurat.serving.artefact.manifest import MANIFEST_FILE
+from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.http.refusals import HttpRefused
+from ziggurat.serving.model.requests import Part
+from ziggurat.serving.model.scorer import Scorer
+
+Record = Mapping[str, Any]
+Rows = pa.Table | Sequence[Record] | Mapping[str, Any]
+"""A table, a list of objects, or columns by name."""
+
+_LINE = re.compile(r", line (\d+)")
+_REMEMBERED = 64
+"""Divisions into context and candidates that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which model gave an answer.
+
+    Attributes:
+        name: the experiment's name.
+        run_id: the id of the run.
+        step: the step of the checkpoint.
+        export: the first 16 digits of the SHA-256 of ``export.json``, which names all other files' checksums.
+    """
+
+    name: str
+    run_id: str
+    step: int
+    export: str
+
+    @property
+    def short(self) -> str:
+        """The version as one word."""
+        return f"{self.step}-{self.export}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "run": self.run_id, "step": self.step, "export": self.export, "version": self.short}
+
+
+class ServedModel:
+    """An export that is served.
+
+    Args:
+        scorer: the export.
+
+    Attributes:
+        scorer: the export.
+        transform: its transform.
+        columns: the raw columns that a row must have.
+        version: which model it is.
+        loaded_at: when it was opened, in seconds since 1970.
+        exported_at: when the export was written, in seconds since 1970.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+        self.transform = scorer.transform
+        self.raw_schema = self.transform.raw_schema(labelled=False)
+        self.columns = sources(self.raw_schema)
+        source = scorer.manifest.source
+        path = scorer.folder / MANIFEST_FILE
+        digest = hashlib.sha256(read_bytes(path, DAMAGED)).hexdigest()
+        self.version = Version(source.name, source.run_id, source.step, digest[:16])
+        self.loaded_at, self.exported_at = time.time(), path.stat().st_mtime
+        self._features_of: dict[str, list[str]] = {}
+        for feature in self.transform.features:
+            self._features_of.setdefault(feature.source_column, []).append(feature.name)
+        self._divided = functools.lru_cache(_REMEMBERED)(self._divide)
+
+    @classmethod
+    def open(cls, folder: Path, *, check_tables: bool = False) -> ServedModel:
+        """Opens an export; see :meth:`Scorer.open`."""
+        return cls(Scorer.open(folder, check_tables=check_tables))
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of all outputs: the labels, then ``LABEL/NAME`` for quantiles and probabilities of levels."""
+        found = [task.name for task in self.scorer.manifest.tasks]
+        for task in self.scorer.manifest.tasks:
+            columns = np.zeros((1, task.columns), np.float32)
+            found += [f"{task.name}/{name}" for name in ({} if task.is_probability else task.further(columns))]
+        return found
+
+    def predict_parts(self, rows: Rows, limits: ServingLimits) -> list[Part]:
+        """Returns what a request to predict consists of.
+
+        Raises:
+            HttpRefused: columns are missing, values are of another type, or there are too many ids.
+        """
+        return [Part(self.transform, self._read(rows, self.transform, limits, "rows"))]
+
+    def rank_parts(self, context: Record, candidates: Sequence[Record], limits: ServingLimits) -> list[Part]:
+        """Returns what a request to rank consists of: what the context gives, and what the candidates give.
+
+        Raises:
+            HttpRefused: as :meth:`predict_parts`; or a column is in both, or in neither.
+        """
+        mine = frozenset(name for name in self.columns if is_given(name, context))
+        first = candidates[0]
+        twice = [name for name in mine if is_given(name, first)]
+        if twice:
+            raise HttpRefused(
+                422,
+                "column_in_both",
+                f"column {min(twice)!r} is in the context and in the candidates",
+                "give it in one of both places",
+            )
+        missing = [name for name in self.columns if name not in mine and not is_given(name, first)]
+        if missing:
+            raise missing_columns(missing, "neither the context nor candidates[0] has")
+        of_context, of_candidates = self._divided(mine)
+        parts: list[Part] = []
+        if of_context is not None:
+            parts.append(Part(of_context, self._read([context], of_context, limits, "context"), True))
+        if of_candidates is not None:
+            parts.append(Part(of_candidates, self._read(candidates, of_candidates, limits, "candidates")))
+        return parts
+
+    def bad_rows(self, bad: Iterable[tuple[Part, BadRow]], is_rank: bool) -> HttpRefused:
+        """Returns the refusal that names rows which cannot be read or encoded."""
+        rows = tuple(self._row(part, row, is_rank) for part, row in bad)
+        first = rows[0]
+        return HttpRefused(422, "invalid_rows", f"{first['at']}: {first['problem']}", first["hint"], rows=rows)
+
+    def _divide(self, given: frozenset[str]) -> tuple[Transform | None, Transform | None]:
+        """Returns the transform of the features whose columns the context gives, and that of the others."""
+        mine = [each.name for each in self.transform.features if each.source_column in given]
+        others = [each.name for each in self.transform.features if each.name not in mine]
+        return tuple(self.transform.restricted(names) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
+
+    def _row(self, part: Part, row: BadRow, is_rank: bool) -> dict[str, Any]:
+        problem, hint = split_hint(row.reason)
+        place = "context" if part.is_context else f"{'candidates' if is_rank else 'rows'}[{row.line - 1}]"
+        column = row.column
+        features = self._features_of.get(column or "", [])
+        where = f"{place}, column {column!r}" if column else place
+        if features and features != [column]:
+            where += f" (feature {', '.join(map(repr, features))})"
+        found: dict[str, Any] = {"at": where, "column": column, "features": features, "problem": problem}
+        if not part.is_context:
+            found["row"] = row.line - 1
+        found["hint"] = hint_for_prediction(hint) if hint else "correct the row, or leave it out"
+        return found
+
+    def _read(self, rows: Rows, transform: Transform, limits: ServingLimits, place: str) -> RawBlock:
+        needed = transform.raw_schema(labelled=False)
+        if isinstance(rows, Sequence):
+            _check_keys(rows, sources(needed), place)
+        else:
+            names: Container[str] = rows if isinstance(rows, Mapping) else rows.column_names
+            missing = [name for name in sources(needed) if not is_given(name, names)]
+            if missing:
+                raise missing_columns(missing, f"{place}: there is no")
+        try:
+            block = read_table(to_arrow(rows, needed), needed)
+        except DataError as error:
+            raise of_data_error(error, place) from None
+        self._check_ids(block, limits, place)
+        return block
+
+    def _check_ids(self, block: RawBlock, limits: ServingLimits, place: str) -> None:
+        total = np.zeros(block.table.num_rows, np.int64)
+        for column in block.table.columns:
+            if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+                for start, chunk in _chunks(column):
+                    lengths = chunk.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+                    total[start : start + len(chunk)] += lengths
+        if len(total) and int(total.max()) > limits.ids_per_row:
+            row = int(total.argmax())
+            where = place if place == "context" else f"{place}[{int(block.lines[row]) - 1}]"
+            raise HttpRefused(
+                422,
+                "too_many_ids",
+                f"{where}: its lists hold {int(total[row]):,} values; {limits.ids_per_row:,} are allowed",
+                "send the last ones, or start the server with a larger --max-ids-per-row",
+            )
+
+
+def _chunks(column: pa.ChunkedArray) -> Iterable[tuple[int, pa.Array]]:
+    start = 0
+    for chunk in column.chunks:
+        yield start, chunk
+        start += len(chunk)
+
+
+def sources(schema: RawSchema) -> dict[str, RawColumn]:
+    """Returns the first name of each column that rows must have -> one of the columns that are read from it."""
+    found: dict[str, RawColumn] = {}
+    for column in schema.columns:
+        found.setdefault(column.source, column)
+    return found
+
+
+def is_given(name: str, names: Container[str]) -> bool:
+    """Whether a column, or the one in which its path begins, is among ``names``."""
+    return name in names or ("." in name and any(first in names for first, _ in splits(name)))
+
+
+def _check_keys(rows: Sequence[Record], columns: Collection[str], place: str) -> None:
+    """Refuses rows without all columns: a key that is misspelt must not be a missing value."""
+    wanted = {name for name in columns if "." not in name}
+    paths = [name for name in columns if "." in name]
+    for number, row in enumerate(rows):
+        if row.keys() >= wanted and all(is_given(name, row) for name in paths):
+            continue
+        missing = [name for name in columns if not is_given(name, row)]
+        where = place if place == "context" else f"{place}[{number}]"
+        raise missing_columns(missing, f"{where} lacks")
+
+
+def missing_columns(missing: list[str], who: str) -> HttpRefused:
+    """Returns the refusal that names columns which were not given."""
+    listed = ", ".join(map(repr, missing[:20])) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
+    word = "columns" if len(missing) > 1 else "column"
+    return HttpRefused(
+        422, "missing_columns", f"{who} {word} {listed}", "give each; null stands for a value that is not known"
+    )
+
+
+def of_data_error(error: DataError, place: str) -> HttpRefused:
+    """Returns the refusal for an error of the readers about rows in memory."""
+    problem = error.problem.replace(NAME, place)
+    at = _LINE.search(problem)
+    if at is not None:
+        row = "" if place == "context" else f"[{int(at[1]) - 1}]"
+        problem = problem[: at.start()] + row + problem[at.end() :]
+    return HttpRefused(422, "invalid_rows", problem, hint_for_prediction(error.hint))
+
+
+def value_words(column: RawColumn) -> str:
+    """Says what values a column has, as ``a list of whole numbers``."""
+    if column.vector is not None:
+        return f"a list of {column.vector.length} numbers"
+    one, many = {
+        ValueType.INTEGER: ("a whole number", "whole numbers"),
+        ValueType.FLOAT: ("a number", "numbers"),
+        ValueType.TEXT: ("a text", "texts"),
+        ValueType.TIME: ("a time", "times"),
+    }[column.type]
+    return f"a list of {many}" if column.many else one

@@ -1,0 +1,109 @@
+"""One worker: a served model behind uvicorn, until a signal or the end of its parent drains it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import Any
+
+import torch
+import uvicorn
+
+from ziggurat.serving.http.app import Application
+from ziggurat.serving.http.connection import bounded_connection
+from ziggurat.serving.http.doors import Doors
+from ziggurat.serving.http.limits import ServingLimits
+
+_BACKLOG = 2048
+_TLS_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+
+class WorkerServer(uvicorn.Server):
+    """uvicorn, which a signal drains: the health turns to not ready, no connection is accepted, requests are answered.
+
+    Args:
+        application: what is served.
+        doors: certificate and key.
+        limits: the bounds.
+        ready: called once it listens.
+    """
+
+    def __init__(
+        self, application: Application, doors: Doors, limits: ServingLimits, ready: Callable[[], None] = lambda: None
+    ) -> None:
+        config = uvicorn.Config(
+            application.asgi,  # pyright: ignore[reportArgumentType] - its messages are plain dictionaries
+            loop="asyncio",
+            http=bounded_connection(limits),
+            ws="none",
+            lifespan="on",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            backlog=1,  # connections that are accepted at a time: workers that share the socket get their part
+            timeout_keep_alive=max(1, round(limits.idle_s)),
+            timeout_graceful_shutdown=max(1, round(limits.drain_s)),
+            ssl_certfile=doors.certificate,
+            ssl_keyfile=doors.key,
+            ssl_ciphers=_TLS_CIPHERS,
+            ssl_context_factory=None if doors.certificate is None else _secure,
+        )
+        super().__init__(config)
+        self._service, self._ready = application.service, ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Handles signals, if this is the main thread, and leaves them to nobody afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drains; a second signal ends at once."""
+        self.force_exit = self.should_exit
+        self.drain()
+
+    def drain(self) -> None:
+        """Ends once what was admitted is answered."""
+        self._service.stopping = True
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)  # uvicorn has set it to the number above
+        self._ready()
+
+
+def run_worker(server: WorkerServer, listening: socket.socket, threads: int) -> None:
+    """Serves until a signal.
+
+    Args:
+        server: the server.
+        listening: the socket that it accepts connections from.
+        threads: threads of the model.
+    """
+    torch.set_num_threads(threads)
+    for name in ("uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they would log tracebacks and what clients send
+    server.run([listening])
+
+
+def _secure(config: Any, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    context = default()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,250 @@
+"""Serves an export with several processes that share one listening socket, and the tables that they map into memory.
+
+The parent holds the socket, so that connections wait in the kernel's queue while a worker that died is replaced. It
+ends its workers when it gets a signal; they end by themselves when it is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from ziggurat.core.errors import ConfigError, DataError, ZigguratError
+from ziggurat.serving.http.access_log import AccessLog
+from ziggurat.serving.http.app import application
+from ziggurat.serving.http.doors import Doors
+from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.http.metrics import MULTIPROCESS
+from ziggurat.serving.http.served_model import ServedModel
+from ziggurat.serving.http.server import WorkerServer, run_worker
+
+_AGAIN_S = 1.0
+"""Seconds before a worker that died right after its start is started again."""
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What is served, and how.
+
+    Attributes:
+        folder: the export.
+        doors: who is admitted.
+        limits: the bounds of each worker.
+        log: whether requests are logged.
+        check_tables: whether the tables are compared with their checksums, once.
+    """
+
+    folder: Path
+    doors: Doors
+    limits: ServingLimits
+    log: bool = True
+    check_tables: bool = False
+
+
+def serve(
+    serving: Serving, port: int = 8080, workers: int = 1, listening: Callable[[str], None] = lambda _: None
+) -> None:
+    """Serves until SIGTERM or SIGINT, and then answers what was admitted.
+
+    Args:
+        serving: what is served, and how.
+        port: the port; 0 takes a free one.
+        workers: processes; with one, this is it.
+        listening: called with the URL once all workers listen.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+        DataError: the folder holds no export, or a damaged one.
+    """
+    with listening_socket(serving.doors.host, port) as found:
+        url = _url(serving.doors, found)
+        if workers == 1:
+            log = AccessLog() if serving.log else AccessLog(None)
+            app = application(
+                ServedModel.open(serving.folder, check_tables=serving.check_tables), serving.doors, serving.limits, log
+            )
+            server = WorkerServer(app, serving.doors, serving.limits, lambda: listening(url))
+            run_worker(server, found, len(os.sched_getaffinity(0)))
+            return
+        with tempfile.TemporaryDirectory(prefix="ziggurat-metrics-") as metrics:
+            os.environ[MULTIPROCESS] = metrics
+            try:
+                _Workers(serving, found, workers).run(lambda: listening(url))
+            finally:
+                del os.environ[MULTIPROCESS]
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, proto)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+            found.listen(_BACKLOG)
+        except BaseException:
+            found.close()
+            raise
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        hint = "choose another --port; 0 takes a free one" if port else "choose another --host, such as 127.0.0.1"
+        raise ConfigError(f"{host}:{port}: cannot be listened on ({reason})", hint) from None
+    return found
+
+
+def _url(doors: Doors, found: socket.socket) -> str:
+    host = socket.gethostname() if doors.host in {"0.0.0.0", "::"} else doors.host
+    host = f"[{host}]" if ":" in host else host
+    return f"{'http' if doors.certificate is None else 'https'}://{host}:{found.getsockname()[1]}"
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A worker process.
+
+    Attributes:
+        process: the process.
+        pipe: the parent's end of a pipe, whose end tells the worker that the parent is gone.
+        started: when it was started (monotonic seconds).
+    """
+
+    process: SpawnProcess
+    pipe: Any
+    started: float
+
+
+class _Workers:
+    """The workers of a server."""
+
+    def __init__(self, serving: Serving, listening: socket.socket, count: int) -> None:
+        self._serving, self._listening, self._count = serving, listening, count
+        self._threads = max(1, len(os.sched_getaffinity(0)) // count)
+        self._log = AccessLog()
+        self._workers: list[_Worker] = []
+        self._lost: list[float] = []
+        """When to start workers in place of those that died."""
+        self._stopping = False
+
+    def run(self, ready: Callable[[], None]) -> None:
+        reader, writer = os.pipe()
+
+        def stop(number: int, frame: object) -> None:
+            self._stopping = True
+            os.write(writer, b"x")
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self._workers = [self._start(check=number == 0) for number in range(self._count)]
+            for worker in self._workers:
+                _wait_until_ready(worker)
+            if not self._stopping:
+                ready()
+            while not self._stopping:
+                self._watch(reader)
+        finally:
+            self._stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(reader)
+            os.close(writer)
+
+    def _watch(self, woken: int) -> None:
+        """Waits until a worker dies, and replaces it."""
+        now = time.monotonic()
+        due = min(self._lost, default=None)
+        wait([woken, *(each.process.sentinel for each in self._workers)], None if due is None else max(0.0, due - now))
+        if self._stopping:
+            return
+        now = time.monotonic()
+        for worker in [each for each in self._workers if not each.process.is_alive()]:
+            self._workers.remove(worker)
+            worker.pipe.close()
+            _forget(worker.process.pid or 0)
+            self._log.event("worker_lost", worker=worker.process.pid, exit_status=worker.process.exitcode)
+            self._lost.append(now if now - worker.started > _AGAIN_S else now + _AGAIN_S)
+        for at in [each for each in self._lost if each <= now]:
+            self._lost.remove(at)
+            self._workers.append(self._start())
+            self._log.event("worker_started", worker=self._workers[-1].process.pid)
+
+    def _start(self, check: bool = False) -> _Worker:
+        context = get_context("spawn")
+        our_end, their_end = context.Pipe()
+        check = check and self._serving.check_tables
+        process = context.Process(
+            target=_work, args=(self._serving, self._listening, self._threads, check, their_end), name="worker"
+        )
+        process.start()
+        their_end.close()
+        return _Worker(process, our_end, time.monotonic())
+
+    def _stop(self) -> None:
+        self._listening.close()
+        for worker in self._workers:
+            if worker.process.is_alive():
+                os.kill(worker.process.pid or 0, signal.SIGTERM)
+        until = time.monotonic() + self._serving.limits.drain_s + 5
+        for worker in self._workers:
+            worker.process.join(max(0.0, until - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.pipe.close()
+
+
+def _work(serving: Serving, listening: socket.socket, threads: int, check: bool, pipe: Any) -> None:
+    """A worker process: says that it is ready, or sends its error, and serves."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent drains this process
+    log = AccessLog() if serving.log else AccessLog(None)
+    try:
+        app = application(ServedModel.open(serving.folder, check_tables=check), serving.doors, serving.limits, log)
+    except ZigguratError as error:
+        pipe.send(error)
+        return
+    server = WorkerServer(app, serving.doors, serving.limits, lambda: pipe.send(None))
+
+    def watch() -> None:
+        try:
+            pipe.recv()
+        except (EOFError, OSError):
+            server.drain()
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+    run_worker(server, listening, threads)
+
+
+def _wait_until_ready(worker: _Worker) -> None:
+    try:
+        message = worker.pipe.recv()
+    except (EOFError, OSError):
+        worker.process.join()
+        status = worker.process.exitcode
+        raise DataError(
+            f"a worker could not be started: it ended with status {status}", "read what it printed"
+        ) from None
+    if isinstance(message, ZigguratError):
+        raise message
+
+
+def _forget(process: int) -> None:
+    """Removes the gauges of a process that is gone; its counters stay in the sums."""
+    from prometheus_client.multiprocess import mark_process_dead
+
+    mark_process_dead(process)

@@ -1,0 +1,301 @@
+"""Who is admitted, what a client may take, and what malformed and hostile requests get."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import socket
+import ssl
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.serving.http_kit import ADMIN, TOKEN, Exported, Running, arrow_stream, exported, running
+from ziggurat.core.errors import ConfigError
+from ziggurat.serving.http.arrow_body import ARROW_STREAM
+from ziggurat.serving.http.doors import Doors
+from ziggurat.serving.http.refusals import HttpRefused
+from ziggurat.serving.http.token_file import find_client, read_token_file
+
+MALFORMED = 3_000
+
+
+@pytest.fixture(scope="module")
+def export() -> Exported:
+    return exported()
+
+
+@pytest.fixture(scope="module")
+def server(export: Exported) -> Generator[Running]:
+    with running(export.folder, "--max-body-mib", "1", "--max-connections", "50") as found:
+        yield found
+
+
+def digest(token: str) -> str:
+    return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def token_file(folder: Path, *lines: str, mode: int = 0o600) -> Path:
+    path = folder / "serving.tokens"
+    path.write_text("# tokens\n" + "\n".join(lines) + "\n")
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    chain, key = folder / "server.crt", folder / "server.key"
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(key), "-out",
+         str(chain), "-subj", "/CN=localhost", "-addext", names],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    key.chmod(0o600)
+    return chain, key
+
+
+def test_tokens_rights_and_rates_over_tls(export: Exported, certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    chain, key = certificate
+    tokens = token_file(tmp_path, f"shop predict 5 {digest(TOKEN)}", f"ops admin - {digest(ADMIN)}  # those who run it")
+    options = ("--token-file", str(tokens), "--tls-cert", str(chain), "--tls-key", str(key))
+    trusted = ssl.create_default_context(cafile=str(chain))
+    with running(export.folder, *options, verify=trusted) as server:
+        assert server.url.startswith("https://")
+        client, body = server.client, {"rows": export.rows[:1]}
+        shop, ops = ({"authorization": f"Bearer {token}"} for token in (TOKEN, ADMIN))
+        assert client.get("/v2/health/ready").status_code == 200
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {TOKEN}"}):
+            refused = client.post("/v1/predict", json=body, headers=headers)
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert client.get("/metrics", headers=headers).status_code == 401
+        assert client.get("/admin/status", headers=shop).status_code == 403
+        assert client.get("/admin/status", headers=ops).json()["clients"][0] == {
+            "name": "shop",
+            "right": "predict",
+            "rate": 5.0,
+        }
+        answers = [client.post("/v1/predict", json=body, headers=shop) for _ in range(40)]
+        assert {each.status_code for each in answers} == {200, 429}
+        refused = next(each for each in answers if each.status_code == 429)
+        assert refused.headers["retry-after"] == "1"
+        assert "'shop' has sent more requests than the 5 a second" in refused.json()["error"]
+        assert {client.post("/v1/predict", json=body, headers=ops).status_code for _ in range(20)} == {200}
+        assert TOKEN not in server.lines()
+        assert '"client":"shop"' in server.lines()
+
+
+def test_beyond_loopback_tokens_and_tls_are_required(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    tokens = token_file(tmp_path, f"shop predict 5 {digest(TOKEN)}")
+    with pytest.raises(ConfigError, match=r"needs tokens \(--token-file\) and TLS"):
+        Doors.read("0.0.0.0", None, None, None)
+    with pytest.raises(ConfigError, match=r"needs TLS \(--tls-cert, --tls-key\)"):
+        Doors.read("0.0.0.0", tokens, None, None)
+    with pytest.raises(ConfigError, match=r"needs tokens \(--token-file\)$|needs tokens"):
+        Doors.read("0.0.0.0", None, *certificate)
+    with pytest.raises(ConfigError, match="--tls-cert without --tls-key"):
+        Doors.read("127.0.0.1", None, certificate[0], None)
+    assert len(Doors.read("0.0.0.0", tokens, *certificate).clients) == 1
+    assert Doors.read("127.0.0.1", None, None, None).clients == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode", "message"),
+    [
+        ([], 0o600, "holds no token"),
+        (["shop predict 5"], 0o600, "line 2: has 3 words"),
+        (["shop all 5 " + digest(TOKEN)], 0o600, "the right is 'all'"),
+        (["shop predict fast " + digest(TOKEN)], 0o600, "the rate is 'fast'"),
+        (["shop predict 0 " + digest(TOKEN)], 0o600, "the rate is '0'"),
+        (["shop predict 5 " + TOKEN], 0o600, "the last word is no hash"),
+        (["s/p predict 5 " + digest(TOKEN)], 0o600, "the name is 's/p'"),
+        (["a predict 5 " + digest(TOKEN), "a admin 5 " + digest(ADMIN)], 0o600, "names 'a' twice"),
+        (["shop predict 5 " + digest(TOKEN)], 0o644, "every user of this machine can use this token file"),
+    ],
+)
+def test_token_files_that_cannot_be_used(tmp_path: Path, lines: list[str], mode: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_token_file(token_file(tmp_path, *lines, mode=mode))
+
+
+def test_a_short_token_is_never_right(tmp_path: Path) -> None:
+    clients = read_token_file(
+        token_file(tmp_path, f"weak predict - {digest('abc')}", f"shop predict - {digest(TOKEN)}")
+    )
+    assert find_client("abc", clients) is None
+    found = find_client(TOKEN, clients)
+    assert found is not None
+    assert found.name == "shop"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:80", "shop.localhost", "127.3.2.1"])
+def test_names_of_this_machine(host: str) -> None:
+    assert Doors().admit("/v1/predict", [(b"host", host.encode())]) == "-"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "10.0.0.1"])
+def test_a_page_of_another_site_cannot_use_a_server_without_tokens(server: Running, host: str) -> None:
+    with pytest.raises(HttpRefused):
+        Doors().admit("/v1/predict", [(b"host", host.encode())])
+    assert server.client.get("/v2", headers={"host": host}).json()["code"] == "foreign_host"
+
+
+def test_large_bodies_are_refused_and_others_are_unharmed(server: Running, export: Exported) -> None:
+    large = b'{"rows": [' + b" " * 2**20 + b"]}"
+    refused = server.client.post("/v1/predict", content=large)
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
+
+    def parts() -> Generator[bytes]:
+        for _ in range(40):
+            yield b" " * 2**16
+
+    assert server.client.post("/v1/predict", content=parts()).json()["code"] == "too_large"
+    refused = server.client.post("/v1/predict", content=b"x", headers={"content-encoding": "gzip"})
+    assert (refused.status_code, refused.json()["code"]) == (415, "compressed_body")
+    assert server.client.get("/v2", headers={"x-long": "a" * 20_000}).status_code == 431
+    many = {f"x-{number}": "a" * 60 for number in range(300)}
+    assert server.client.get("/v2", headers=many).status_code == 431
+    assert server.client.post("/v1/predict", json={"rows": export.rows[:1]}).status_code == 200
+
+
+def raw(server: Running) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), 60)
+
+
+def test_slow_clients_are_refused_and_others_are_unharmed(export: Exported) -> None:
+    with (
+        running(export.folder, "--receive-seconds", "1") as server,
+        raw(server) as head,
+        raw(server) as body,
+        raw(server) as silent,
+    ):
+        head.sendall(b"GET /v2 HTTP/1.1\r\n")
+        body.sendall(b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        assert server.client.post("/v1/predict", json={"rows": export.rows[:1]}).status_code == 200
+        assert head.recv(1000).startswith(b"HTTP/1.1 408 ")
+        assert silent.recv(1000).startswith(b"HTTP/1.1 408 ")
+        assert body.recv(1000).startswith(b"HTTP/1.1 408 ")
+        assert server.client.post("/v1/predict", json={"rows": export.rows[:1]}).status_code == 200
+
+
+def test_too_many_connections_are_refused(server: Running, export: Exported) -> None:
+    assert server.client.get("/v2").status_code == 200
+    held = [raw(server) for _ in range(49)]
+    try:
+        with raw(server) as surplus:
+            assert surplus.recv(1000).startswith(b"HTTP/1.1 503 ")
+        assert server.client.post("/v1/predict", json={"rows": export.rows[:1]}).status_code == 200
+    finally:
+        for each in held:
+            each.close()
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """Returns data with some bytes changed, cut, doubled or inserted."""
+    found = bytearray(data)
+    for _ in range(chance.randint(1, 6)):
+        at = chance.randrange(len(found) + 1)
+        match chance.randrange(5):
+            case 0:
+                found[at : at + 1] = chance.randbytes(1)
+            case 1:
+                del found[at : at + chance.randint(1, 40)]
+            case 2:
+                found[at:at] = chance.choice(
+                    [b"[", b"{", b'"', b"null", b"-1", b"1e999", b"\\ud800", b"\0", b",", b"true"]
+                )
+            case 3:
+                found[at:at] = found[at : at + chance.randint(1, 30)]
+            case _:
+                found[at : at + 8] = chance.randbytes(8)
+    return bytes(found)
+
+
+def value(chance: random.Random, depth: int = 0) -> Any:
+    options: list[Any] = [
+        None, True, 0, -1, 2**63, 2**64, 1e308, -0.0, 0.5, "", "a", "u1", "\0", "é" * 50, "1|2", "[1]", "NaN", "\u202e",
+    ]  # fmt: skip
+    if depth < 4:
+        options += [[], {}, [value(chance, depth + 1) for _ in range(3)], {"a": value(chance, depth + 1)}]
+    return chance.choice(options)
+
+
+def test_malformed_requests_get_refusals_in_words(server: Running, export: Exported) -> None:
+    import pyarrow as pa
+
+    chance = random.Random(20261127)
+    rows = export.rows[:3]
+    arrow = arrow_stream(pa.Table.from_pylist(rows))
+    names = ["user", "item", "age", "tags", "history"]
+    tensors = [{"name": "user", "datatype": "BYTES", "shape": [1], "data": ["a"]}]
+    bodies: dict[str, list[tuple[bytes, str]]] = {
+        "/v1/predict": [(json.dumps({"rows": rows}).encode(), "application/json"), (arrow, ARROW_STREAM)],
+        "/v1/rank": [(json.dumps({"context": {"user": "u1"}, "candidates": rows}).encode(), "application/json")],
+        "/v2/models/small/infer": [(json.dumps({"inputs": tensors}).encode(), "application/json")],
+    }
+    statuses: dict[int, int] = {}
+    for number in range(MALFORMED):
+        path = chance.choice(list(bodies))
+        sample, kind = chance.choice(bodies[path])
+        if number % 3 == 0 and kind == "application/json":
+            row = {name: value(chance) for name in names if chance.random() < 0.95}
+            wrapped: Any = {
+                "/v1/predict": {"rows": [row, {name: value(chance) for name in names}]},
+                "/v1/rank": {"context": {"user": value(chance)}, "candidates": [row], "top": value(chance)},
+                "/v2/models/small/infer": {
+                    "inputs": [
+                        {"name": name, "datatype": chance.choice(["BYTES", "INT64", "FP32", "BOOL"]),
+                         "shape": chance.choice([[1], [1, 1], [0], [2], value(chance)]), "data": [value(chance)]}
+                        for name in names
+                    ],
+                    "outputs": value(chance),
+                },
+            }[path]  # fmt: skip
+            content = json.dumps(wrapped).encode()
+        else:
+            content = mutated(sample, chance)
+        headers = {"content-type": kind, "inference-header-content-length": str(chance.randrange(3000))}
+        if chance.random() < 0.7:
+            del headers["inference-header-content-length"]
+        response = server.client.post(path, content=content, headers=headers)
+        statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
+        assert response.status_code in {200, 400, 404, 413, 415, 422}, (path, content, response.text)
+        assert "Traceback" not in response.text
+        assert response.status_code == 200 or response.json()["error"]
+    assert statuses.keys() >= {200, 400, 422}
+    assert '"event":"error"' not in server.lines()
+    assert "Traceback" not in server.lines()
+    found = server.client.post("/v1/predict", json={"rows": rows}).json()
+    np.testing.assert_array_equal(np.float32(found["predictions"]["click"]), export.predictions(rows)[:, 0])
+
+
+def test_bytes_that_are_no_http_get_400(server: Running) -> None:
+    chance = random.Random(5)
+    heads = [
+        b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nhello",
+        b"GET /%ff%00 HTTP/1.1\r\n\r\n",
+    ]
+    statuses = set[bytes]()
+    for number in range(300):
+        content = chance.randbytes(200) if number % 3 == 0 else mutated(chance.choice(heads), chance)
+        with raw(server) as connection:
+            connection.sendall(content + b"\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(60)
+            answer = b""
+            while part := connection.recv(65_536):
+                answer += part
+        statuses.add(answer[9:12])
+        assert answer[9:10] in {b"", b"4", b"2"}, (content, answer)
+        assert b"Traceback" not in answer
+    assert b"400" in statuses
+    assert httpx.get(f"{server.url}/v2", trust_env=False).status_code == 200
