@@ -1,0 +1,220 @@
+"""Requests that arrive while others are predicted become one batch; what has no place or no time is refused at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serving.http_kit import Exported, exported
+from ziggurat.serving.http.batcher import Answer, Batcher, BatchFigures
+from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.http.refusals import HttpRefused
+from ziggurat.serving.http.served_model import ServedModel
+
+LIMITS = ServingLimits()
+
+
+@pytest.fixture(scope="module")
+def export() -> Exported:
+    return exported()
+
+
+class Held:
+    """A batcher that predicts a batch only when it is let."""
+
+    def __init__(self, export: Exported, limits: ServingLimits = LIMITS) -> None:
+        self.model = ServedModel.open(export.folder)
+        self.batches: list[int] = []
+        self.began, self.go = threading.Semaphore(0), threading.Semaphore(0)
+        scorer: Any = self.model.scorer
+        predict = scorer.columns_of_requests
+
+        def held(*arguments: Any) -> Any:
+            self.began.release()
+            assert self.go.acquire(timeout=60)
+            return predict(*arguments)
+
+        scorer.columns_of_requests = held
+        self.batcher = Batcher(self.model, limits, self._observe)
+
+    def _observe(self, figures: BatchFigures) -> None:
+        self.batches.append(figures.rows)
+
+    def ask(self, rows: list[dict[str, Any]], seconds: float = 60.0) -> asyncio.Task[Answer]:
+        """Starts a request."""
+        limits = LIMITS
+
+        async def run() -> Answer:
+            deadline = time.monotonic() + seconds
+            return await self.batcher.predict(lambda model: model.predict_parts(rows, limits), len(rows), deadline)
+
+        return asyncio.get_running_loop().create_task(run())
+
+    async def busy(self) -> None:
+        """Waits until a batch has begun."""
+        while not self.began.acquire(blocking=False):
+            await asyncio.sleep(0.001)
+
+    def let(self, batches: int = 1) -> None:
+        self.go.release(batches)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 120))  # pyright: ignore[reportArgumentType]
+
+
+async def queued(held: Held, rows: int) -> None:
+    while held.batcher.queued_rows != rows:
+        await asyncio.sleep(0.001)
+
+
+def test_requests_that_wait_become_batches_and_each_gets_its_own_rows(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export, ServingLimits(batch_rows=10))
+        first = held.ask(export.rows[:1])
+        await held.busy()
+        others = [held.ask(export.rows[1 + 4 * k : 5 + 4 * k]) for k in range(4)]
+        large = held.ask(export.rows[20:40])
+        await queued(held, 36)
+        held.let(10)
+        found = await asyncio.gather(first, *others, large)
+        held.batcher.close()
+        assert held.batches == [1, 8, 8, 20]
+        assert [each.batch_rows for each in found] == [1, 8, 8, 8, 8, 20]
+        expected = export.predictions(export.rows[:40])[:, 0]
+        spans = [(0, 1), *((1 + 4 * k, 5 + 4 * k) for k in range(4)), (20, 40)]
+        for (start, stop), each in zip(spans, found, strict=True):
+            np.testing.assert_allclose(each.outputs["click"], expected[start:stop], atol=1e-6)
+
+    run(test)
+
+
+def test_a_full_queue_refuses_at_once_and_serves_what_was_admitted(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export, ServingLimits(queue_rows=8))
+        admitted = [held.ask(export.rows[:1])]
+        await held.busy()
+        admitted += [held.ask(export.rows[:4]), held.ask(export.rows[:4])]
+        await queued(held, 8)
+        with pytest.raises(HttpRefused, match="8 rows wait already; 8 may") as refused:
+            await held.ask(export.rows[:1])
+        assert (refused.value.status, refused.value.retry_after_s) == (503, 1)
+        held.let(3)
+        assert [len((await each).outputs["click"]) for each in admitted] == [1, 4, 4]
+        held.batcher.close()
+
+    run(test)
+
+
+def test_a_request_whose_deadline_passes_while_it_waits_is_not_predicted(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export)
+        first = held.ask(export.rows[:1])
+        await held.busy()
+        late, other = held.ask(export.rows[:2], 0.05), held.ask(export.rows[:3])
+        await queued(held, 5)
+        await asyncio.sleep(0.1)
+        held.let(2)
+        with pytest.raises(HttpRefused, match="passed while it waited"):
+            await late
+        await asyncio.gather(first, other)
+        held.batcher.close()
+        assert held.batches == [1, 3]
+
+    run(test)
+
+
+def test_a_request_that_would_wait_longer_than_it_may_is_refused_at_once(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export)
+        first = held.ask(export.rows[:1])
+        await held.busy()
+        await asyncio.sleep(0.2)  # so long does a row take
+        held.let()
+        await first
+        second = held.ask(export.rows[:50])
+        await held.busy()
+        with pytest.raises(HttpRefused, match="the rows that wait take another") as refused:
+            await held.ask(export.rows[:1], 5.0)
+        assert refused.value.retry_after_s is not None
+        assert refused.value.retry_after_s >= 10
+        held.let()
+        await second
+        held.batcher.close()
+
+    run(test)
+
+
+def test_a_request_at_fault_and_one_that_is_gone_do_not_harm_the_others_of_their_batch(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export)
+        first = held.ask(export.rows[:1])
+        await held.busy()
+        bad = held.ask([{**export.rows[0], "item": "x"}])
+        gone, other = held.ask(export.rows[:7]), held.ask(export.rows[:3])
+        await queued(held, 11)
+        gone.cancel()
+        await asyncio.sleep(0)
+        held.let(2)
+        with pytest.raises(HttpRefused, match="column 'item'"):
+            await bad
+        assert len((await other).outputs["click"]) == 3
+        await first
+        held.batcher.close()
+        assert held.batches == [1, 3]
+
+    run(test)
+
+
+def test_each_answer_is_of_one_version_and_a_batch_that_has_begun_keeps_its_own(export: Exported) -> None:
+    async def test() -> None:
+        held, other = Held(export), Held(export)
+        object.__setattr__(other.model.version, "export", "another")
+        first = held.ask(export.rows[:1])
+        await held.busy()
+        second = held.ask(export.rows[:2])
+        await queued(held, 2)
+        held.batcher.replace(other.model)
+        held.let()
+        assert (await first).version == export.model.version
+        await other.busy()
+        other.let()
+        assert (await second).version.export == "another"
+        held.batcher.close()
+        other.batcher.close()
+
+    run(test)
+
+
+def test_closing_answers_what_was_admitted_and_refuses_what_comes_later(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export)
+        first = held.ask(export.rows[:1])
+        await held.busy()
+        second = held.ask(export.rows[:2])
+        await queued(held, 2)
+        closing = asyncio.get_running_loop().run_in_executor(None, held.batcher.close)
+        held.let(2)
+        await asyncio.gather(first, second, closing)
+        with pytest.raises(HttpRefused, match="is stopping"):
+            await held.ask(export.rows[:1])
+
+    run(test)
+
+
+def test_waiting_for_more_rows_ends_with_a_full_batch(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export, ServingLimits(batch_rows=6, batch_wait_s=30.0))
+        held.let(2)
+        asked = [held.ask(export.rows[:3]), held.ask(export.rows[:3])]
+        found = await asyncio.gather(*asked)
+        assert [each.batch_rows for each in found] == [6, 6]
+        held.batcher.close()
+
+    run(test)
