@@ -196,7 +196,9 @@ def test_a_run_without_what_it_begins_with(copied: Path, name: str) -> None:
 
 
 def test_other_folders_are_refused(tmp_path: Path, two_runs: tuple[Path, Path]) -> None:
-    with pytest.raises(RunFolderError, match="holds no run, prepared dataset, checkpoint, scaling sweep or ens"):
+    with pytest.raises(
+        RunFolderError, match="holds no run, prepared dataset, checkpoint, scaling sweep, ensemble or exp"
+    ):
         ziggurat.verify(tmp_path)
     with pytest.raises(RunFolderError, match="there is no such folder") as caught:
         ziggurat.verify(two_runs[0] / "prepare")
