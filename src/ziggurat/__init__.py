@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ziggurat.report.plan.page import write_plan
     from ziggurat.report.scaling.page import write_scale
     from ziggurat.search.hyperparameters import Searched, search_hyperparameters
+    from ziggurat.serving.http.serve import serve
     from ziggurat.storage.tier_benchmark import disk_tiers as measure_disk
     from ziggurat.storage.tier_benchmark import memory_tier as measure_memory
     from ziggurat.training.api import (
@@ -160,6 +161,7 @@ __all__ = [
     "report_run",
     "scale",
     "search_hyperparameters",
+    "serve",
     "to_yaml",
     "train",
     "train_planner",
@@ -245,6 +247,7 @@ _SOURCES: dict[str, str] = {
     "report_run": "ziggurat.report.gather",
     "scale": "ziggurat.training.scaling.sweep",
     "search_hyperparameters": "ziggurat.search.hyperparameters",
+    "serve": "ziggurat.serving.http.serve",
     "to_yaml": "ziggurat.training.experiment",
     "train": _API,
     "train_planner": _API,

@@ -18,7 +18,7 @@ FUNCTIONS = {
     "inspect_checkpoint", "json_schema", "list_checkpoints",
     "load_experiment", "load_run", "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints", "plan",
     "predict", "predict_files", "prepare", "prune_checkpoints", "report_run", "scale",
-    "search_hyperparameters", "to_yaml", "train",
+    "search_hyperparameters", "serve", "to_yaml", "train",
     "train_planner", "verify", "verify_checkpoints", "write_plan", "write_scale",
 }  # fmt: skip
 CLASSES = {
@@ -41,7 +41,7 @@ COMMANDS = {
     "evaluate": "evaluate", "predict": "predict_files", "report": "report_run", "scale": "scale",
     "generate": "generate", "schema": "json_schema", "doctor": "check_installation", "checkpoint": "list_checkpoints",
     "datasets": "get_dataset", "verify": "verify", "search": "search_hyperparameters",
-    "ensemble": "build_ensemble", "export": "export",
+    "ensemble": "build_ensemble", "export": "export", "serve": "serve",
 }  # fmt: skip
 
 

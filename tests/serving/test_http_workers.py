@@ -6,14 +6,19 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+import ziggurat.serving.http.serve as serving
 from tests.serving.http_kit import Exported, Running, exported, running
+from ziggurat.core.errors import EnvironmentMismatch
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +97,15 @@ def test_sigterm_answers_what_was_admitted(export: Exported, count: int) -> None
     assert statuses == [200, 200, 200]
 
 
-def test_without_an_export_or_an_address_it_says_so(export: Exported, tmp_path: Any) -> None:
-    import subprocess
-    import sys
+def test_a_missing_library_is_named(export: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "find_spec", lambda name: None if name in {"fastapi", "uvicorn"} else name)
+    with pytest.raises(
+        EnvironmentMismatch, match=r"needs FastAPI, uvicorn, which are not installed\s+hint: pip install"
+    ):
+        serving.serve(export.folder)
 
+
+def test_without_an_export_or_an_address_it_says_so(export: Exported, tmp_path: Path) -> None:
     def error(*arguments: str) -> str:
         command = [sys.executable, "-m", "ziggurat", "serve", *arguments]
         found = subprocess.run(command, capture_output=True, text=True, timeout=120)

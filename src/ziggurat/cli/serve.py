@@ -18,6 +18,9 @@ def command(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65_535)] = 8080,
     workers: Annotated[int, typer.Option(help="Processes, which share the tables in memory.", min=1, max=1024)] = 1,
+    threads: Annotated[
+        int, typer.Option(help="Threads of the model in each worker; more answer large requests sooner.", min=1)
+    ] = 1,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the names, rights, rates and hashes of tokens.")
     ] = None,
@@ -59,9 +62,8 @@ def command(
 
     check_engine()
 
-    from ziggurat.serving.http.doors import Doors
     from ziggurat.serving.http.limits import ServingLimits
-    from ziggurat.serving.http.workers import Serving, serve
+    from ziggurat.serving.http.serve import serve
 
     limits = ServingLimits(
         body_bytes=max_body_mib * 2**20,
@@ -78,5 +80,17 @@ def command(
         body_s=receive_seconds,
         drain_s=drain_seconds,
     )
-    doors = Doors.read(host, token_file, tls_cert, tls_key, workers)
-    serve(Serving(export, doors, limits, log, check_tables), port, workers, typer.echo)
+    serve(
+        export,
+        host=host,
+        port=port,
+        workers=workers,
+        threads=threads,
+        token_file=token_file,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        limits=limits,
+        log=log,
+        check_tables=check_tables,
+        listening=typer.echo,
+    )

@@ -44,6 +44,7 @@ class Serving:
         limits: the bounds of each worker.
         log: whether requests are logged.
         check_tables: whether the tables are compared with their checksums, once.
+        threads: threads of the model in each worker.
     """
 
     folder: Path
@@ -51,9 +52,10 @@ class Serving:
     limits: ServingLimits
     log: bool = True
     check_tables: bool = False
+    threads: int = 1
 
 
-def serve(
+def run_server(
     serving: Serving, port: int = 8080, workers: int = 1, listening: Callable[[str], None] = lambda _: None
 ) -> None:
     """Serves until SIGTERM or SIGINT, and then answers what was admitted.
@@ -76,7 +78,7 @@ def serve(
                 ServedModel.open(serving.folder, check_tables=serving.check_tables), serving.doors, serving.limits, log
             )
             server = WorkerServer(app, serving.doors, serving.limits, lambda: listening(url))
-            run_worker(server, found, len(os.sched_getaffinity(0)))
+            run_worker(server, found, serving.threads)
             return
         with tempfile.TemporaryDirectory(prefix="ziggurat-metrics-") as metrics:
             os.environ[MULTIPROCESS] = metrics
@@ -135,7 +137,6 @@ class _Workers:
 
     def __init__(self, serving: Serving, listening: socket.socket, count: int) -> None:
         self._serving, self._listening, self._count = serving, listening, count
-        self._threads = max(1, len(os.sched_getaffinity(0)) // count)
         self._log = AccessLog()
         self._workers: list[_Worker] = []
         self._lost: list[float] = []
@@ -189,7 +190,7 @@ class _Workers:
         our_end, their_end = context.Pipe()
         check = check and self._serving.check_tables
         process = context.Process(
-            target=_work, args=(self._serving, self._listening, self._threads, check, their_end), name="worker"
+            target=_work, args=(self._serving, self._listening, self._serving.threads, check, their_end), name="worker"
         )
         process.start()
         their_end.close()

@@ -1,0 +1,68 @@
+"""Serves an export over HTTP: what ``ziggurat serve`` does, as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.serving.http.limits import ServingLimits
+
+_NEEDED = {
+    "fastapi": "FastAPI",
+    "uvicorn": "uvicorn",
+    "httptools": "httptools",
+    "msgspec": "msgspec",
+    "prometheus_client": "prometheus-client",
+}
+
+
+def serve(
+    export: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    workers: int = 1,
+    threads: int = 1,
+    token_file: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    limits: ServingLimits = ServingLimits(),  # noqa: B008 - immutable
+    log: bool = True,
+    check_tables: bool = False,
+    listening: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Answers requests over HTTP with an export until SIGTERM or SIGINT, and then what was admitted.
+
+    Args:
+        export: the folder that :func:`ziggurat.export` wrote.
+        host: the address to listen on.
+        port: the port; 0 takes a free one.
+        workers: processes; with one, this is it, and it must be called in the main thread.
+        threads: threads of the model in each worker.
+        token_file: the file with the names, rights, rates and hashes of tokens.
+        tls_cert, tls_key: files of the certificate and its key, in PEM.
+        limits: what clients may take.
+        log: whether each request is logged.
+        check_tables: whether the tables are compared with their checksums first, which reads them.
+        listening: called with the URL once all workers listen.
+
+    Raises:
+        ConfigError: the address cannot be listened on, other machines could reach it without tokens or TLS, or a file
+            holds something else.
+        DataError: the folder holds no export, or a damaged one.
+        EnvironmentMismatch: libraries of the extra ``serve`` are not installed.
+    """
+    missing = [name for module, name in _NEEDED.items() if find_spec(module) is None]
+    if missing:
+        raise EnvironmentMismatch(
+            f"serving needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
+            "pip install 'ziggurat[serve]'",
+        )
+    from ziggurat.serving.http.doors import Doors
+    from ziggurat.serving.http.workers import Serving, run_server
+
+    tokens, certificate, key = (None if each is None else Path(each) for each in (token_file, tls_cert, tls_key))
+    doors = Doors.read(host, tokens, certificate, key, workers)
+    run_server(Serving(Path(export), doors, limits, log, check_tables, threads), port, workers, listening)
