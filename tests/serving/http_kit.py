@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import csv
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,6 +56,7 @@ class Exported:
 def exported() -> Exported:
     """Trains and exports a small model, once a process."""
     root = Path(tempfile.mkdtemp(prefix="ziggurat-serving-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
     write_log(root / "log.csv")
     values = config_values(root)
     changes = {
@@ -129,6 +132,7 @@ def running(
                 process.wait()
         if process.stdout is not None:
             process.stdout.close()
+        log.unlink()
 
 
 def arrow_stream(table: pa.Table, **options: Any) -> bytes:

@@ -99,9 +99,7 @@ def test_sigterm_answers_what_was_admitted(export: Exported, count: int) -> None
 
 def test_a_missing_library_is_named(export: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "find_spec", lambda name: None if name in {"fastapi", "uvicorn"} else name)
-    with pytest.raises(
-        EnvironmentMismatch, match=r"needs FastAPI, uvicorn, which are not installed\s+hint: pip install"
-    ):
+    with pytest.raises(EnvironmentMismatch, match=r"needs FastAPI, uvicorn, which are not installed"):
         serving.serve(export.folder)
 
 
