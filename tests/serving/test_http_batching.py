@@ -48,11 +48,10 @@ class Held:
 
     def ask(self, rows: list[dict[str, Any]], seconds: float = 60.0) -> asyncio.Task[Answer]:
         """Starts a request."""
-        limits = LIMITS
 
         async def run() -> Answer:
             deadline = time.monotonic() + seconds
-            return await self.batcher.predict(lambda model: model.predict_parts(rows, limits), len(rows), deadline)
+            return await self.batcher.predict(lambda model: model.predict_parts(rows), len(rows), deadline)
 
         return asyncio.get_running_loop().create_task(run())
 

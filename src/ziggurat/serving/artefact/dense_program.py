@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ziggurat.core.untrusted import Damage, parse_json
+from ziggurat.serving.artefact.lean_graph import without_checks
 
 PROGRAM_FILE, TENSORS_FILE = "dense.json", "dense.safetensors"
 
@@ -103,7 +104,8 @@ def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             stored = _bytes_to_dataclass(schema.ExportedProgram, data)
-            return ExportedProgramDeserializer(None).deserialize(stored, states, constants, None).module()
+            program = ExportedProgramDeserializer(None).deserialize(stored, states, constants, None)
+            return without_checks(program.module(check_guards=False))
     except Exception as error:
         raise damage.of(where, f"cannot be loaded: {type(error).__name__}: {_line(error)}") from error
 

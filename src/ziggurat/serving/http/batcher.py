@@ -14,16 +14,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import ZigguratError
+from ziggurat.serving.http.encode_batch import encode_batch
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused, overloaded
 from ziggurat.serving.http.served_model import ServedModel, Version
-from ziggurat.serving.model.requests import EncodedRequest, Part, encode_request, predict_requests
+from ziggurat.serving.model.given_rows import GivenRows
+from ziggurat.serving.model.requests import EncodedRequests, predict_requests
 from ziggurat.serving.model.scorer import predictions
 
 Floats = npt.NDArray[np.float32]
@@ -39,8 +41,7 @@ class Answer:
         outputs: name of an output -> its numbers (B,): of each label, then of ``LABEL/NAME``.
         version: the model that gave all of them.
         batch_rows: rows that were predicted together.
-        queue_s, encode_s, predict_s: seconds that it waited, that its rows were encoded, and that its batch was
-            predicted.
+        queue_s, encode_s, predict_s: seconds that it waited, that its batch was encoded, and that it was predicted.
     """
 
     outputs: dict[str, Floats]
@@ -64,13 +65,12 @@ class _Job:
         arrived: when it was queued.
     """
 
-    make: Callable[[ServedModel], list[Part]]
+    make: Callable[[ServedModel], list[GivenRows]]
     rows: int
     deadline: float
     answer: asyncio.Future[Answer]
     is_rank: bool
     arrived: float
-    encode_s: float = field(default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class BatchFigures:
 
     rows: int
     requests: int
-    encoded: Sequence[EncodedRequest]
+    encoded: Sequence[EncodedRequests]
     model: ServedModel
     encode_s: float
     predict_s: float
@@ -128,7 +128,7 @@ class Batcher:
         self._model = model
 
     async def predict(
-        self, make: Callable[[ServedModel], list[Part]], rows: int, deadline: float, *, is_rank: bool = False
+        self, make: Callable[[ServedModel], list[GivenRows]], rows: int, deadline: float, *, is_rank: bool = False
     ) -> Answer:
         """Returns the predictions for a request.
 
@@ -213,28 +213,24 @@ class Batcher:
     def _predict(self, jobs: list[_Job]) -> None:
         model = self._model
         began = time.monotonic()
-        ready: list[_Job] = []
-        encoded: list[EncodedRequest] = []
-        for job in jobs:
-            start = time.monotonic()
+        given: dict[int, list[GivenRows]] = {}
+        for number, job in enumerate(jobs):
             if job.answer.cancelled():
                 continue
             try:
-                if start > job.deadline:
+                if began > job.deadline:
                     raise overloaded("the time in which this request must be answered passed while it waited", 0.0)
-                found = encode_request(model.scorer.manifest, job.make(model), job.rows)
-                if isinstance(found, list):
-                    raise model.bad_rows(found, job.is_rank)
+                given[number] = job.make(model)
             except Exception as error:  # noqa: BLE001 - it is this request's alone
                 _settle(job, error)
-                continue
-            job.encode_s = time.monotonic() - start
-            ready.append(job)
-            encoded.append(found)
+        batch = encode_batch(model, given, {number: jobs[number].rows for number in given}, self._limits)
+        for number, error in batch.refused.items():
+            _settle(jobs[number], error)
+        ready = [jobs[number] for number in batch.order]
         if not ready:
             return
         start = time.monotonic()
-        columns_BC = predict_requests(model.scorer, encoded)
+        columns_BC = predict_requests(model.scorer, batch.encoded)
         found_BT, further = predictions(model.scorer.manifest, columns_BC)
         outputs = _outputs(model, found_BT, further)
         end = time.monotonic()
@@ -245,10 +241,9 @@ class Batcher:
             mine = {name: values[at : at + job.rows] for name, values in outputs.items()}
             at += job.rows
             fault = _not_finite(mine, job.is_rank)
-            answer = Answer(mine, model.version, rows, began - job.arrived, job.encode_s, end - start)
+            answer = Answer(mine, model.version, rows, began - job.arrived, start - began, end - start)
             _settle(job, fault or answer)
-        encode_s = sum(job.encode_s for job in ready)
-        self._observe(BatchFigures(rows, len(ready), encoded, model, encode_s, end - start))
+        self._observe(BatchFigures(rows, len(ready), batch.encoded, model, start - began, end - start))
 
 
 def _outputs(model: ServedModel, found_BT: Floats, further: Mapping[str, Mapping[str, Floats]]) -> dict[str, Floats]:

@@ -17,7 +17,7 @@ from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import Metrics
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.served_model import ServedModel
-from ziggurat.serving.model.requests import Part
+from ziggurat.serving.model.given_rows import GivenRows
 
 DEADLINE = "x-deadline-ms"
 """The header that says in how many milliseconds a request must be answered."""
@@ -47,7 +47,7 @@ class Service:
     async def predict(
         self,
         call: GateCall,
-        make: Callable[[ServedModel], list[Part]],
+        make: Callable[[ServedModel], list[GivenRows]],
         rows: int,
         deadline_ms: float | None,
         *,

@@ -40,7 +40,7 @@ def predict_routes(service: Service) -> APIRouter:
                 f"send application/json or {ARROW_STREAM}",
             )
         deadline = deadline_of(request, deadline_ms)
-        answer = await service.predict(call, lambda model: model.predict_parts(rows, service.limits), count, deadline)
+        answer = await service.predict(call, lambda model: model.predict_parts(rows), count, deadline)
         if ARROW_STREAM in request.headers.get("accept", ""):
             metadata = {name: str(value) for name, value in answer.version.to_json().items()}
             return Response(write_stream(answer.outputs, metadata), media_type=ARROW_STREAM)
@@ -62,7 +62,7 @@ def predict_routes(service: Service) -> APIRouter:
             )
         answer = await service.predict(
             call,
-            lambda model: model.rank_parts(body.context, body.candidates, service.limits),
+            lambda model: model.rank_parts(body.context, body.candidates),
             len(body.candidates),
             deadline_of(request, body.deadline_ms),
             is_rank=True,

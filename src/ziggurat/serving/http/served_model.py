@@ -12,28 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from ziggurat.core.errors import DataError
-from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.core.schema import RawColumn, ValueType
 from ziggurat.core.untrusted import read_bytes
 from ziggurat.data.readers.advice import hint_for_prediction
-from ziggurat.data.readers.blocks import BadRow, RawBlock
+from ziggurat.data.readers.blocks import BadRow
 from ziggurat.data.readers.columnar.paths import splits
 from ziggurat.data.readers.rejection_reasons import split_hint
-from ziggurat.data.readers.rows_in_memory import to_arrow
-from ziggurat.data.readers.table_reader import NAME, read_table
-from ziggurat.features.transform import Transform
+from ziggurat.data.readers.table_reader import NAME
 from ziggurat.serving.artefact.damage import DAMAGED
 from ziggurat.serving.artefact.manifest import MANIFEST_FILE
-from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
-from ziggurat.serving.model.requests import Part
+from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Record, Rows, Side
 from ziggurat.serving.model.scorer import Scorer
-
-Record = Mapping[str, Any]
-Rows = pa.Table | Sequence[Record] | Mapping[str, Any]
-"""A table, a list of objects, or columns by name."""
 
 _LINE = re.compile(r", line (\d+)")
 _REMEMBERED = 64
@@ -83,8 +75,8 @@ class ServedModel:
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
         self.transform = scorer.transform
-        self.raw_schema = self.transform.raw_schema(labelled=False)
-        self.columns = sources(self.raw_schema)
+        self._side = Side.of(self.transform)
+        self.raw_schema, self.columns = self._side.schema, self._side.columns
         source = scorer.manifest.source
         path = scorer.folder / MANIFEST_FILE
         digest = hashlib.sha256(read_bytes(path, DAMAGED)).hexdigest()
@@ -109,19 +101,19 @@ class ServedModel:
             found += [f"{task.name}/{name}" for name in ({} if task.is_probability else task.further(columns))]
         return found
 
-    def predict_parts(self, rows: Rows, limits: ServingLimits) -> list[Part]:
+    def predict_parts(self, rows: Rows) -> list[GivenRows]:
         """Returns what a request to predict consists of.
 
         Raises:
-            HttpRefused: columns are missing, values are of another type, or there are too many ids.
+            HttpRefused: columns are missing.
         """
-        return [Part(self.transform, self._read(rows, self.transform, limits, "rows"))]
+        return [_checked(GivenRows(self._side, rows, "rows"))]
 
-    def rank_parts(self, context: Record, candidates: Sequence[Record], limits: ServingLimits) -> list[Part]:
+    def rank_parts(self, context: Record, candidates: Sequence[Record]) -> list[GivenRows]:
         """Returns what a request to rank consists of: what the context gives, and what the candidates give.
 
         Raises:
-            HttpRefused: as :meth:`predict_parts`; or a column is in both, or in neither.
+            HttpRefused: a column is in both, or in neither.
         """
         mine = frozenset(name for name in self.columns if is_given(name, context))
         first = candidates[0]
@@ -137,86 +129,51 @@ class ServedModel:
         if missing:
             raise missing_columns(missing, "neither the context nor candidates[0] has")
         of_context, of_candidates = self._divided(mine)
-        parts: list[Part] = []
+        parts: list[GivenRows] = []
         if of_context is not None:
-            parts.append(Part(of_context, self._read([context], of_context, limits, "context"), True))
+            parts.append(_checked(GivenRows(of_context, [context], "context")))
         if of_candidates is not None:
-            parts.append(Part(of_candidates, self._read(candidates, of_candidates, limits, "candidates")))
+            parts.append(_checked(GivenRows(of_candidates, candidates, "candidates")))
         return parts
 
-    def bad_rows(self, bad: Iterable[tuple[Part, BadRow]], is_rank: bool) -> HttpRefused:
-        """Returns the refusal that names rows which cannot be read or encoded."""
-        rows = tuple(self._row(part, row, is_rank) for part, row in bad)
+    def bad_rows(self, bad: Iterable[tuple[JoinedRows, BadRow]]) -> HttpRefused:
+        """Returns the refusal that names the rows of a request which cannot be read or encoded."""
+        rows = tuple(self._row(part.place, row) for part, row in bad)
         first = rows[0]
         return HttpRefused(422, "invalid_rows", f"{first['at']}: {first['problem']}", first["hint"], rows=rows)
 
-    def _divide(self, given: frozenset[str]) -> tuple[Transform | None, Transform | None]:
-        """Returns the transform of the features whose columns the context gives, and that of the others."""
+    def _divide(self, given: frozenset[str]) -> tuple[Side | None, Side | None]:
+        """Returns the features whose columns the context gives, and the others."""
         mine = [each.name for each in self.transform.features if each.source_column in given]
         others = [each.name for each in self.transform.features if each.name not in mine]
-        return tuple(self.transform.restricted(names) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
+        return tuple(Side.of(self.transform.restricted(names)) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
 
-    def _row(self, part: Part, row: BadRow, is_rank: bool) -> dict[str, Any]:
+    def _row(self, part: str, row: BadRow) -> dict[str, Any]:
         problem, hint = split_hint(row.reason)
-        place = "context" if part.is_context else f"{'candidates' if is_rank else 'rows'}[{row.line - 1}]"
+        place = part if part == "context" else f"{part}[{row.line - 1}]"
         column = row.column
         features = self._features_of.get(column or "", [])
         where = f"{place}, column {column!r}" if column else place
         if features and features != [column]:
             where += f" (feature {', '.join(map(repr, features))})"
         found: dict[str, Any] = {"at": where, "column": column, "features": features, "problem": problem}
-        if not part.is_context:
+        if part != "context":
             found["row"] = row.line - 1
         found["hint"] = hint_for_prediction(hint) if hint else "correct the row, or leave it out"
         return found
 
-    def _read(self, rows: Rows, transform: Transform, limits: ServingLimits, place: str) -> RawBlock:
-        needed = transform.raw_schema(labelled=False)
-        if isinstance(rows, Sequence):
-            _check_keys(rows, sources(needed), place)
-        else:
-            names: Container[str] = rows if isinstance(rows, Mapping) else rows.column_names
-            missing = [name for name in sources(needed) if not is_given(name, names)]
-            if missing:
-                raise missing_columns(missing, f"{place}: there is no")
-        try:
-            block = read_table(to_arrow(rows, needed), needed)
-        except DataError as error:
-            raise of_data_error(error, place) from None
-        self._check_ids(block, limits, place)
-        return block
 
-    def _check_ids(self, block: RawBlock, limits: ServingLimits, place: str) -> None:
-        total = np.zeros(block.table.num_rows, np.int64)
-        for column in block.table.columns:
-            if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-                for start, chunk in _chunks(column):
-                    lengths = chunk.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-                    total[start : start + len(chunk)] += lengths
-        if len(total) and int(total.max()) > limits.ids_per_row:
-            row = int(total.argmax())
-            where = place if place == "context" else f"{place}[{int(block.lines[row]) - 1}]"
-            raise HttpRefused(
-                422,
-                "too_many_ids",
-                f"{where}: its lists hold {int(total[row]):,} values; {limits.ids_per_row:,} are allowed",
-                "send the last ones, or start the server with a larger --max-ids-per-row",
-            )
-
-
-def _chunks(column: pa.ChunkedArray) -> Iterable[tuple[int, pa.Array]]:
-    start = 0
-    for chunk in column.chunks:
-        yield start, chunk
-        start += len(chunk)
-
-
-def sources(schema: RawSchema) -> dict[str, RawColumn]:
-    """Returns the first name of each column that rows must have -> one of the columns that are read from it."""
-    found: dict[str, RawColumn] = {}
-    for column in schema.columns:
-        found.setdefault(column.source, column)
-    return found
+def _checked(given: GivenRows) -> GivenRows:
+    """Refuses rows without all columns: a key that is misspelt must not be a missing value."""
+    rows, columns = given.rows, given.side.columns
+    if isinstance(rows, Sequence):
+        _check_keys(rows, columns, given.place)
+        return given
+    names: Container[str] = rows if isinstance(rows, Mapping) else rows.column_names
+    missing = [name for name in columns if not is_given(name, names)]
+    if missing:
+        raise missing_columns(missing, f"{given.place}: there is no")
+    return given
 
 
 def is_given(name: str, names: Container[str]) -> bool:
@@ -225,7 +182,6 @@ def is_given(name: str, names: Container[str]) -> bool:
 
 
 def _check_keys(rows: Sequence[Record], columns: Collection[str], place: str) -> None:
-    """Refuses rows without all columns: a key that is misspelt must not be a missing value."""
     wanted = {name for name in columns if "." not in name}
     paths = [name for name in columns if "." in name]
     for number, row in enumerate(rows):

@@ -70,7 +70,7 @@ def v2_routes(service: Service) -> APIRouter:
         wanted = _wanted(body, model)
         answer = await service.predict(
             call,
-            lambda served: served.predict_parts(columns, service.limits),
+            lambda served: served.predict_parts(columns),
             rows,
             deadline_of(request, _timeout(body)),
         )

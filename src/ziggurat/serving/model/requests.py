@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ziggurat.data.readers.blocks import BadRow, RawBlock
-from ziggurat.features.transform import Transform
 from ziggurat.serving.artefact.manifest import Manifest
+from ziggurat.serving.model.given_rows import JoinedRows
 from ziggurat.serving.model.scorer import Floats, Scorer
 from ziggurat.serving.tables.inputs import Ids, Inputs, ids_of
 
@@ -25,60 +25,63 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Columns of a request.
-
-    Attributes:
-        transform: encodes them.
-        block: their rows; one row if it is a context.
-        is_context: whether the row holds for all rows of the request.
-    """
-
-    transform: Transform
-    block: RawBlock
-    is_context: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedRequest:
-    """An encoded request.
+class EncodedRequests:
+    """The encoded rows of one or several requests of one kind.
 
     Attributes:
         size: B.
-        dense_BF: its dense features.
-        ids: feature -> ids of B rows, or of one row if it is in ``shared``.
-        shared: the features of the context.
+        dense_BF: the dense features.
+        ids: feature -> ids of B rows, or of the contexts' rows if it is in ``shared``.
+        shared: the features of the contexts.
+        contexts: how many contexts there are.
+        context_of: which context each row has (B,); None without contexts.
     """
 
     size: int
     dense_BF: Floats
     ids: dict[str, Ids]
     shared: frozenset[str]
+    contexts: int
+    context_of: Ints | None
 
 
-def encode_request(manifest: Manifest, parts: Sequence[Part], size: int) -> EncodedRequest | list[tuple[Part, BadRow]]:
-    """Encodes the parts of a request, or returns its rows that cannot be encoded."""
+def encode_rows(
+    manifest: Manifest, parts: Sequence[tuple[JoinedRows, RawBlock]], sizes: Sequence[int]
+) -> EncodedRequests | list[tuple[JoinedRows, BadRow]]:
+    """Encodes the rows of requests, or returns those that cannot be encoded.
+
+    Args:
+        manifest: the manifest of the model.
+        parts: the rows of each side, and the block that was read of them.
+        sizes: how many rows each request has.
+    """
+    size = sum(sizes)
+    context_of = None
+    if any(rows.place == "context" for rows, _ in parts):
+        context_of = np.repeat(np.arange(len(sizes)), sizes)
     dense_BF = np.empty((size, len(manifest.dense)), np.float32)
     ids: dict[str, Ids] = {}
     shared = set[str]()
-    bad: list[tuple[Part, BadRow]] = []
-    for part in parts:
-        encoded = part.transform.apply(part.block, labelled=False)
-        bad += [(part, row) for row in encoded.bad]
+    bad: list[tuple[JoinedRows, BadRow]] = []
+    for rows, block in parts:
+        encoded = rows.side.transform.apply(block, labelled=False)
+        bad += [(rows, row) for row in encoded.bad]
         if bad:
             continue
         names = set(encoded.batch.schema.names)
+        is_context = rows.place == "context"
         for number, name in enumerate(manifest.dense):
             if name in names:
-                dense_BF[:, number] = _numbers(encoded.batch.column(name))
+                numbers = _numbers(encoded.batch.column(name))
+                dense_BF[:, number] = numbers[context_of] if is_context else numbers
         found = {name: ids_of(encoded.batch.column(name)) for name in manifest.inputs if name in names}
         ids |= found
-        if part.is_context:
+        if is_context:
             shared |= found.keys()
-    return bad or EncodedRequest(size, dense_BF, ids, frozenset(shared))
+    return bad or EncodedRequests(size, dense_BF, ids, frozenset(shared), len(sizes), context_of)
 
 
-def predict_requests(scorer: Scorer, requests: Sequence[EncodedRequest]) -> Floats:
+def predict_requests(scorer: Scorer, requests: Sequence[EncodedRequests]) -> Floats:
     """Returns the columns (B, C) of the rows of all requests, in their order."""
     size = sum(each.size for each in requests)
     dense_BF = requests[0].dense_BF if len(requests) == 1 else np.concatenate([each.dense_BF for each in requests])
@@ -88,13 +91,16 @@ def predict_requests(scorer: Scorer, requests: Sequence[EncodedRequest]) -> Floa
     return scorer.columns_of_requests(Inputs(size, dense_BF, ids), places)
 
 
-def _places(name: str, requests: Sequence[EncodedRequest]) -> Ints:
+def _places(name: str, requests: Sequence[EncodedRequests]) -> Ints:
     parts: list[Ints] = []
     start = 0
     for each in requests:
-        is_shared = name in each.shared
-        parts.append(np.full(each.size, start) if is_shared else np.arange(start, start + each.size))
-        start += 1 if is_shared else each.size
+        if name in each.shared and each.context_of is not None:
+            parts.append(each.context_of + start)
+            start += each.contexts
+        else:
+            parts.append(np.arange(start, start + each.size))
+            start += each.size
     return np.concatenate(parts)
 
 

@@ -1,0 +1,151 @@
+"""Encodes the rows of the requests of a batch: together where they can be, and each alone where one is at fault."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ziggurat.core.errors import DataError, ZigguratError
+from ziggurat.data.readers.blocks import BadRow, RawBlock
+from ziggurat.data.readers.table_reader import read_table
+from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.http.refusals import HttpRefused
+from ziggurat.serving.http.served_model import ServedModel, of_data_error
+from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Kinds
+from ziggurat.serving.model.requests import EncodedRequests, encode_rows
+
+Request = Sequence[GivenRows]
+
+
+@dataclass(slots=True)
+class EncodedBatch:
+    """The encoded rows of a batch.
+
+    Attributes:
+        encoded: the rows of groups of requests.
+        order: the requests whose rows those are, in their order.
+        refused: request -> why it cannot be predicted.
+    """
+
+    encoded: list[EncodedRequests]
+    order: list[int]
+    refused: dict[int, Exception]
+
+
+def encode_batch(
+    model: ServedModel, requests: Mapping[int, Request], sizes: Mapping[int, int], limits: ServingLimits
+) -> EncodedBatch:
+    """Encodes the rows of requests.
+
+    Args:
+        model: the model.
+        requests: number of a request -> what its rows consist of.
+        sizes: number of a request -> how many rows it predicts.
+        limits: the bounds.
+    """
+    found = EncodedBatch([], [], {})
+    for group in _groups(requests):
+        _encode(model, group, requests, sizes, limits, found)
+    return found
+
+
+def _groups(requests: Mapping[int, Request]) -> list[list[int]]:
+    """Returns the requests whose rows can be joined, in their order."""
+    if len(requests) == 1:
+        return [list(requests)]
+    groups: list[tuple[list[int], list[Kinds]]] = []
+    for number, request in requests.items():
+        kinds = [Kinds(each) for each in request]
+        for members, taken in groups:
+            if len(taken) == len(kinds) and all(mine.take(other) for mine, other in zip(taken, kinds, strict=True)):
+                members.append(number)
+                break
+        else:
+            groups.append(([number], kinds))
+    return [members for members, _ in groups]
+
+
+def _encode(
+    model: ServedModel,
+    group: list[int],
+    requests: Mapping[int, Request],
+    sizes: Mapping[int, int],
+    limits: ServingLimits,
+    found: EncodedBatch,
+) -> None:
+    """Encodes the rows of requests that can be joined; if some are at fault, those alone, and the others again."""
+    joined = [JoinedRows(each.side, each.place) for each in requests[group[0]]]
+    for number in group:
+        for rows, each in zip(joined, requests[number], strict=True):
+            rows.parts.append(each)
+    try:
+        encoded = encode_rows(
+            model.scorer.manifest,
+            [(rows, _read(rows, limits)) for rows in joined],
+            [sizes[number] for number in group],
+        )
+    except (HttpRefused, ZigguratError) as error:
+        if len(group) == 1:
+            found.refused[group[0]] = error
+            return
+        middle = len(group) // 2
+        for half in (group[:middle], group[middle:]):
+            _encode(model, half, requests, sizes, limits, found)
+        return
+    if isinstance(encoded, EncodedRequests):
+        found.encoded.append(encoded)
+        found.order += group
+        return
+    if len(group) == 1:
+        found.refused[group[0]] = model.bad_rows(encoded)
+        return
+    at_fault = {group[_owner(rows, row)] for rows, row in encoded}
+    for number in at_fault:
+        _encode(model, [number], requests, sizes, limits, found)
+    others = [number for number in group if number not in at_fault]
+    if others:
+        _encode(model, others, requests, sizes, limits, found)
+
+
+def _owner(rows: JoinedRows, row: BadRow) -> int:
+    """Returns which of the parts holds a row."""
+    ends = list(itertools.accumulate(each.count for each in rows.parts))
+    return int(np.searchsorted(ends, row.line - 1, side="right"))
+
+
+def _read(rows: JoinedRows, limits: ServingLimits) -> RawBlock:
+    """Reads rows by the rules of files.
+
+    Raises:
+        HttpRefused: values are of another type, or a row has too many ids.
+    """
+    try:
+        block = read_table(rows.table(), rows.side.schema)
+    except DataError as error:
+        raise of_data_error(error, rows.place) from None
+    _check_ids(block, limits, rows.place)
+    return block
+
+
+def _check_ids(block: RawBlock, limits: ServingLimits, place: str) -> None:
+    total = np.zeros(block.table.num_rows, np.int64)
+    for column in block.table.columns:
+        if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+            start = 0
+            for chunk in column.chunks:
+                lengths = chunk.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+                total[start : start + len(chunk)] += lengths
+                start += len(chunk)
+    if len(total) and int(total.max()) > limits.ids_per_row:
+        row = int(total.argmax())
+        where = place if place == "context" else f"{place}[{int(block.lines[row]) - 1}]"
+        raise HttpRefused(
+            422,
+            "too_many_ids",
+            f"{where}: its lists hold {int(total[row]):,} values; {limits.ids_per_row:,} are allowed",
+            "send the last ones, or start the server with a larger --max-ids-per-row",
+        )
