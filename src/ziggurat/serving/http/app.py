@@ -70,12 +70,13 @@ def application(
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    app.include_router(predict_routes(service))
+    predictions, direct = predict_routes(service)
+    app.include_router(predictions)
     app.include_router(v2_routes(service))
     app.include_router(admin_routes(service, doors))
     app.add_exception_handler(HttpRefused, _refused)
     app.add_exception_handler(HTTPException, _refused)
-    return Application(Gate(app, doors, limits, metrics, log or AccessLog()), service)
+    return Application(Gate(app, doors, limits, metrics, log or AccessLog(), direct), service)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

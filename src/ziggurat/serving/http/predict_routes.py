@@ -13,13 +13,14 @@ from ziggurat.core.errors import nearest, shorten
 from ziggurat.serving.http.arrow_body import ARROW_STREAM, read_stream, write_stream
 from ziggurat.serving.http.batcher import Answer
 from ziggurat.serving.http.call import Service, call_of, deadline_of, json_response
+from ziggurat.serving.http.gate import Direct
 from ziggurat.serving.http.json_body import predict_body, rank_body
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.schema_docs import predict_docs, rank_docs
 
 
-def predict_routes(service: Service) -> APIRouter:
-    """Returns the routes of ``/v1``."""
+def predict_routes(service: Service) -> tuple[APIRouter, Direct]:
+    """Returns the routes of ``/v1``, and those that the gate calls without a router."""
     router = APIRouter(tags=["predictions"])
 
     async def predict(request: Request) -> Response:
@@ -84,7 +85,7 @@ def predict_routes(service: Service) -> APIRouter:
 
     router.add_api_route("/v1/predict", predict, methods=["POST"], **predict_docs(service.model))
     router.add_api_route("/v1/rank", rank, methods=["POST"], **rank_docs(service.model))
-    return router
+    return router, {("POST", "/v1/predict"): predict, ("POST", "/v1/rank"): rank}
 
 
 def _predicted(answer: Answer) -> dict[str, Any]:
