@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError, ZigguratError
-from ziggurat.data.readers.blocks import BadRow, RawBlock
+from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
@@ -48,40 +47,52 @@ def encode_batch(
         limits: the bounds.
     """
     found = EncodedBatch([], [], {})
-    for group in _groups(requests):
-        _encode(model, group, requests, sizes, limits, found)
+    rows: dict[int, list[JoinedRows]] = {}
+    for number, request in requests.items():
+        try:
+            rows[number] = [_joined(each) for each in request]
+        except HttpRefused as error:
+            found.refused[number] = error
+    for group in _groups(rows):
+        _encode(model, group, rows, sizes, limits, found)
     return found
 
 
-def _groups(requests: Mapping[int, Request]) -> list[list[int]]:
+def _joined(given: GivenRows) -> JoinedRows:
+    try:
+        return JoinedRows.of(given)
+    except DataError as error:
+        raise of_data_error(error, given.place) from None
+
+
+def _groups(requests: Mapping[int, list[JoinedRows]]) -> list[list[int]]:
     """Returns the requests whose rows can be joined, in their order."""
     if len(requests) == 1:
         return [list(requests)]
     groups: list[tuple[list[int], list[Kinds]]] = []
-    for number, request in requests.items():
-        kinds = [Kinds(each) for each in request]
-        for members, taken in groups:
-            if len(taken) == len(kinds) and all(mine.take(other) for mine, other in zip(taken, kinds, strict=True)):
-                members.append(number)
+    for number, sides in requests.items():
+        for place, (members, kinds) in enumerate(groups):
+            if len(kinds) != len(sides):
+                continue
+            common = [each.common(side.kinds) for each, side in zip(kinds, sides, strict=True)]
+            if all(each is not None for each in common):
+                groups[place] = ([*members, number], [each for each in common if each is not None])
                 break
         else:
-            groups.append(([number], kinds))
+            groups.append(([number], [side.kinds for side in sides]))
     return [members for members, _ in groups]
 
 
 def _encode(
     model: ServedModel,
     group: list[int],
-    requests: Mapping[int, Request],
+    requests: Mapping[int, list[JoinedRows]],
     sizes: Mapping[int, int],
     limits: ServingLimits,
     found: EncodedBatch,
 ) -> None:
     """Encodes the rows of requests that can be joined; if some are at fault, those alone, and the others again."""
-    joined = [JoinedRows(each.side, each.place) for each in requests[group[0]]]
-    for number in group:
-        for rows, each in zip(joined, requests[number], strict=True):
-            rows.parts.append(each)
+    joined = [JoinedRows.joined(sides) for sides in zip(*(requests[number] for number in group), strict=True)]
     try:
         encoded = encode_rows(
             model.scorer.manifest,
@@ -103,18 +114,12 @@ def _encode(
     if len(group) == 1:
         found.refused[group[0]] = model.bad_rows(encoded)
         return
-    at_fault = {group[_owner(rows, row)] for rows, row in encoded}
+    at_fault = {group[rows.owner(row.line - 1)] for rows, row in encoded}
     for number in at_fault:
         _encode(model, [number], requests, sizes, limits, found)
     others = [number for number in group if number not in at_fault]
     if others:
         _encode(model, others, requests, sizes, limits, found)
-
-
-def _owner(rows: JoinedRows, row: BadRow) -> int:
-    """Returns which of the parts holds a row."""
-    ends = list(itertools.accumulate(each.count for each in rows.parts))
-    return int(np.searchsorted(ends, row.line - 1, side="right"))
 
 
 def _read(rows: JoinedRows, limits: ServingLimits) -> RawBlock:
@@ -124,10 +129,10 @@ def _read(rows: JoinedRows, limits: ServingLimits) -> RawBlock:
         HttpRefused: values are of another type, or a row has too many ids.
     """
     try:
-        block = read_table(rows.table(), rows.side.schema)
+        block = read_table(rows.table(), rows.kinds.side.schema)
     except DataError as error:
-        raise of_data_error(error, rows.place) from None
-    _check_ids(block, limits, rows.place)
+        raise of_data_error(error, rows.kinds.place) from None
+    _check_ids(block, limits, rows.kinds.place)
     return block
 
 

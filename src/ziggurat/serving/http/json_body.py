@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,6 +15,26 @@ from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 
 Record = dict[str, Any]
+_Value = str | int | float | bool | None
+_Plain = dict[str, _Value | list[_Value]]
+
+
+class _PlainPredict(msgspec.Struct, forbid_unknown_fields=True):
+    """What nearly all requests are: decoded with its types, no value needs to be looked at."""
+
+    rows: list[_Plain]
+    deadline_ms: float | None = None
+
+
+class _PlainRank(msgspec.Struct, forbid_unknown_fields=True):
+    candidates: list[_Plain]
+    context: _Plain = {}
+    label: str | None = None
+    top: int | None = None
+    deadline_ms: float | None = None
+
+
+_PREDICT, _RANK = msgspec.json.Decoder(_PlainPredict), msgspec.json.Decoder(_PlainRank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +44,12 @@ class PredictBody:
     Attributes:
         rows: the rows.
         deadline_ms: in how many milliseconds it must be answered; None: as the server says.
+        plain: whether all values are strings, numbers, truth values, null, or lists of those.
     """
 
     rows: list[Record]
     deadline_ms: float | None
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +61,7 @@ class RankBody:
         candidates: the other columns of each.
         label: the label by which they are ranked; None: the first.
         top: how many are returned; None: all.
-        deadline_ms: as in :class:`PredictBody`.
+        deadline_ms, plain: as in :class:`PredictBody`.
     """
 
     context: Record
@@ -46,6 +69,7 @@ class RankBody:
     label: str | None
     top: int | None
     deadline_ms: float | None
+    plain: bool = False
 
 
 def parse(data: bytes | memoryview, limits: ServingLimits) -> Record:
@@ -74,6 +98,10 @@ def predict_body(data: bytes, limits: ServingLimits) -> PredictBody:
     Raises:
         HttpRefused: it is something else, or has too many rows.
     """
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # said below
+        plain = _PREDICT.decode(data)
+        if 0 < len(plain.rows) <= limits.rows and _is_deadline(plain.deadline_ms):
+            return PredictBody(cast("list[Record]", plain.rows), plain.deadline_ms, True)
     found = parse(data, limits)
     check_fields(found, ("rows", "deadline_ms"))
     return PredictBody(_records(found, "rows", limits), _deadline(found))
@@ -85,6 +113,12 @@ def rank_body(data: bytes, limits: ServingLimits) -> RankBody:
     Raises:
         HttpRefused: it is something else, or has too many candidates.
     """
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # said below
+        plain = _RANK.decode(data)
+        top, deadline_ms = plain.top, plain.deadline_ms
+        if 0 < len(plain.candidates) <= limits.rows and _is_deadline(deadline_ms) and (top is None or top > 0):
+            candidates = cast("list[Record]", plain.candidates)
+            return RankBody(cast("Record", plain.context), candidates, plain.label, top, deadline_ms, True)
     found = parse(data, limits)
     check_fields(found, ("context", "candidates", "label", "top", "deadline_ms"))
     context = found.get("context", {})
@@ -156,6 +190,10 @@ def _deadline(found: Mapping[str, Any]) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise wrong_field("deadline_ms", value, "a number of milliseconds above 0")
     return float(min(value, 1e9))
+
+
+def _is_deadline(value: float | None) -> bool:
+    return value is None or 0 < value <= 1e9
 
 
 def _too_deep(limits: ServingLimits) -> HttpRefused:

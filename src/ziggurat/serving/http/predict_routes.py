@@ -28,11 +28,11 @@ def predict_routes(service: Service) -> tuple[APIRouter, Direct]:
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         rows: Any
         if kind == ARROW_STREAM:
-            rows, deadline_ms = read_stream(call.body, service.limits), None
+            rows, deadline_ms, plain = read_stream(call.body, service.limits), None, False
             count = rows.num_rows
         elif kind in {"application/json", ""}:
             body = predict_body(call.body, service.limits)
-            rows, deadline_ms, count = body.rows, body.deadline_ms, len(body.rows)
+            rows, deadline_ms, count, plain = body.rows, body.deadline_ms, len(body.rows), body.plain
         else:
             raise HttpRefused(
                 415,
@@ -41,7 +41,7 @@ def predict_routes(service: Service) -> tuple[APIRouter, Direct]:
                 f"send application/json or {ARROW_STREAM}",
             )
         deadline = deadline_of(request, deadline_ms)
-        answer = await service.predict(call, lambda model: model.predict_parts(rows), count, deadline)
+        answer = await service.predict(call, lambda model: model.predict_parts(rows, plain=plain), count, deadline)
         if ARROW_STREAM in request.headers.get("accept", ""):
             metadata = {name: str(value) for name, value in answer.version.to_json().items()}
             return Response(write_stream(answer.outputs, metadata), media_type=ARROW_STREAM)
@@ -63,7 +63,7 @@ def predict_routes(service: Service) -> tuple[APIRouter, Direct]:
             )
         answer = await service.predict(
             call,
-            lambda model: model.rank_parts(body.context, body.candidates),
+            lambda model: model.rank_parts(body.context, body.candidates, plain=body.plain),
             len(body.candidates),
             deadline_of(request, body.deadline_ms),
             is_rank=True,

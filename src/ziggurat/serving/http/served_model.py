@@ -6,7 +6,7 @@ import functools
 import hashlib
 import re
 import time
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,15 +101,15 @@ class ServedModel:
             found += [f"{task.name}/{name}" for name in ({} if task.is_probability else task.further(columns))]
         return found
 
-    def predict_parts(self, rows: Rows) -> list[GivenRows]:
-        """Returns what a request to predict consists of.
+    def predict_parts(self, rows: Rows, *, plain: bool = False) -> list[GivenRows]:
+        """Returns what a request to predict consists of; ``plain`` is that of :class:`GivenRows`.
 
         Raises:
             HttpRefused: columns are missing.
         """
-        return [_checked(GivenRows(self._side, rows, "rows"))]
+        return [_checked(GivenRows(self._side, rows, "rows", plain))]
 
-    def rank_parts(self, context: Record, candidates: Sequence[Record]) -> list[GivenRows]:
+    def rank_parts(self, context: Record, candidates: Sequence[Record], *, plain: bool = False) -> list[GivenRows]:
         """Returns what a request to rank consists of: what the context gives, and what the candidates give.
 
         Raises:
@@ -131,14 +131,14 @@ class ServedModel:
         of_context, of_candidates = self._divided(mine)
         parts: list[GivenRows] = []
         if of_context is not None:
-            parts.append(_checked(GivenRows(of_context, [context], "context")))
+            parts.append(_checked(GivenRows(of_context, [context], "context", plain)))
         if of_candidates is not None:
-            parts.append(_checked(GivenRows(of_candidates, candidates, "candidates")))
+            parts.append(_checked(GivenRows(of_candidates, candidates, "candidates", plain)))
         return parts
 
     def bad_rows(self, bad: Iterable[tuple[JoinedRows, BadRow]]) -> HttpRefused:
         """Returns the refusal that names the rows of a request which cannot be read or encoded."""
-        rows = tuple(self._row(part.place, row) for part, row in bad)
+        rows = tuple(self._row(part.kinds.place, row) for part, row in bad)
         first = rows[0]
         return HttpRefused(422, "invalid_rows", f"{first['at']}: {first['problem']}", first["hint"], rows=rows)
 
@@ -165,31 +165,24 @@ class ServedModel:
 
 def _checked(given: GivenRows) -> GivenRows:
     """Refuses rows without all columns: a key that is misspelt must not be a missing value."""
-    rows, columns = given.rows, given.side.columns
-    if isinstance(rows, Sequence):
-        _check_keys(rows, columns, given.place)
+    rows, side = given.rows, given.side
+    if not isinstance(rows, Sequence):
+        names: Container[str] = rows if isinstance(rows, Mapping) else rows.column_names
+        missing = [name for name in side.columns if not is_given(name, names)]
+        if missing:
+            raise missing_columns(missing, f"{given.place}: there is no")
         return given
-    names: Container[str] = rows if isinstance(rows, Mapping) else rows.column_names
-    missing = [name for name in columns if not is_given(name, names)]
-    if missing:
-        raise missing_columns(missing, f"{given.place}: there is no")
+    for number, row in enumerate(rows):
+        if not (side.names <= row.keys() and (not side.paths or all(is_given(name, row) for name in side.paths))):
+            missing = [name for name in side.columns if not is_given(name, row)]
+            where = given.place if given.place == "context" else f"{given.place}[{number}]"
+            raise missing_columns(missing, f"{where} lacks")
     return given
 
 
 def is_given(name: str, names: Container[str]) -> bool:
     """Whether a column, or the one in which its path begins, is among ``names``."""
     return name in names or ("." in name and any(first in names for first, _ in splits(name)))
-
-
-def _check_keys(rows: Sequence[Record], columns: Collection[str], place: str) -> None:
-    wanted = {name for name in columns if "." not in name}
-    paths = [name for name in columns if "." in name]
-    for number, row in enumerate(rows):
-        if row.keys() >= wanted and all(is_given(name, row) for name in paths):
-            continue
-        missing = [name for name in columns if not is_given(name, row)]
-        where = place if place == "context" else f"{place}[{number}]"
-        raise missing_columns(missing, f"{where} lacks")
 
 
 def missing_columns(missing: list[str], who: str) -> HttpRefused:

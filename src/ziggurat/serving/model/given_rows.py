@@ -1,30 +1,29 @@
 """The raw rows of requests, and how those of several requests become one table.
 
 Reading and encoding a table costs about the same for one row as for a hundred, so the rows of requests that wait
-together are joined first. They are joined only where that cannot change a value: a column that holds whole numbers in
-one request and text in another would be read by other rules if both were one.
+together are joined first. They are joined only where their columns have the same Arrow types: one column of whole
+numbers and text would be read by other rules than either.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import NoneType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
 
 from ziggurat.core.schema import RawColumn, RawSchema
+from ziggurat.data.readers.frame.columns import FAILURES
 from ziggurat.data.readers.rows_in_memory import to_arrow
 from ziggurat.features.transform import Transform
 
 Record = Mapping[str, Any]
 Rows = pa.Table | Sequence[Record] | Mapping[str, Any]
 """A table, a list of objects, or columns by name."""
-
-_SCALARS = frozenset({str, int, float, bool})
-_INT64 = range(-(2**63), 2**63)
+Arrays = dict[str, pa.Array]
+_NULL = pa.null()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,11 +34,15 @@ class Side:
         transform: encodes them.
         schema: the raw columns that it reads.
         columns: the first name of each -> one of the columns that are read from it.
+        names: the names of columns that are no path into another.
+        paths: the others.
     """
 
     transform: Transform
     schema: RawSchema
     columns: dict[str, RawColumn]
+    names: frozenset[str]
+    paths: tuple[str, ...]
 
     @classmethod
     def of(cls, transform: Transform) -> Side:
@@ -48,7 +51,8 @@ class Side:
         columns: dict[str, RawColumn] = {}
         for column in schema.columns:
             columns.setdefault(column.source, column)
-        return cls(transform, schema, columns)
+        paths = tuple(name for name in columns if "." in name)
+        return cls(transform, schema, columns, frozenset(columns).difference(paths), paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,101 +63,119 @@ class GivenRows:
         side: the features that are made of them.
         rows: the rows; one row if they are a context.
         place: the field of the request that holds them: ``rows``, ``context`` or ``candidates``.
+        plain: whether each value of the rows is a string, number, truth value, None, or a list of those.
     """
 
     side: Side
     rows: Rows
     place: str
+    plain: bool = False
 
-    @property
-    def is_context(self) -> bool:
-        """Whether the row holds for all rows of the request."""
-        return self.place == "context"
-
-    @property
-    def count(self) -> int:
-        """How many rows there are."""
-        if isinstance(self.rows, Sequence):
-            return len(self.rows)
-        if isinstance(self.rows, Mapping):
-            return len(next(iter(cast("Mapping[str, Sequence[Any]]", self.rows).values()), ()))
-        return self.rows.num_rows
-
-
-@dataclass(slots=True)
-class JoinedRows:
-    """Rows of one side and one or several requests.
-
-    Attributes:
-        side, place: as of each.
-        parts: the rows, in the order of the requests.
-    """
-
-    side: Side
-    place: str
-    parts: list[GivenRows] = field(default_factory=list[GivenRows])
-
-    def table(self) -> pa.Table:
-        """Returns the rows as one table.
+    def arrays(self) -> Arrays:
+        """Returns the columns.
 
         Raises:
             DataError: no table can be made of them.
         """
-        if len(self.parts) == 1:
-            return to_arrow(self.parts[0].rows, self.side.schema)  # pyright: ignore[reportArgumentType]
-        if isinstance(self.parts[0].rows, Sequence):
-            records = list(itertools.chain.from_iterable(cast("Sequence[Record]", each.rows) for each in self.parts))
-            columns = {name: [row.get(name) for row in records] for name in self.side.columns}
-            return to_arrow(columns, self.side.schema)
-        return pa.concat_tables([to_arrow(each.rows, self.side.schema) for each in self.parts])  # pyright: ignore[reportArgumentType]
+        if self.plain and isinstance(self.rows, Sequence) and not self.side.paths:
+            try:
+                return {name: pa.array([row[name] for row in self.rows]) for name in self.side.columns}
+            except (*FAILURES, OverflowError):
+                pass  # named below
+        table = to_arrow(cast("Any", self.rows), self.side.schema)
+        return {name: _one(column) for name, column in zip(table.column_names, table.columns, strict=True)}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Kinds:
-    """What the values of the columns of some rows are, as far as that decides how a table reads them.
+    """What rows have in common that can be joined.
 
-    Args:
-        given: the rows.
+    Attributes:
+        side, place: as of :class:`GivenRows`.
+        types: the Arrow type of each column; null if all its values are missing, and a list of null if all its lists
+            are empty.
     """
 
-    def __init__(self, given: GivenRows) -> None:
-        self.side, self.place = given.side, given.place
-        self._fixed: Hashable = None
-        self._of: dict[str, Hashable] = {}
-        rows = given.rows
-        if isinstance(rows, Sequence):
-            for name in given.side.columns:
-                self._of[name] = object() if "." in name else _kind([row.get(name) for row in rows])
-        elif isinstance(rows, Mapping):
-            self._fixed = object()  # of tensors: each request is read alone
-        else:
-            self._fixed = (tuple(rows.column_names), tuple(map(str, rows.schema.types)))
+    side: Side
+    place: str
+    types: Mapping[str, pa.DataType]
 
-    def take(self, other: Kinds) -> bool:
-        """Returns whether the rows of ``other`` can be joined with these, and takes their kinds over if so."""
-        if self.side is not other.side or self.place != other.place or self._fixed != other._fixed:
-            return False
-        taken: dict[str, Hashable] = {}
-        for name, mine in self._of.items():
-            theirs = other._of[name]
-            if mine is not None and theirs is not None and mine != theirs:
-                return False
-            taken[name] = theirs if mine is None else mine
-        self._of = taken
-        return True
+    def common(self, other: Kinds) -> Kinds | None:
+        """Returns the kinds of both together; None if they cannot be joined."""
+        if self.side is not other.side or self.place != other.place or self.types.keys() != other.types.keys():
+            return None
+        types: dict[str, pa.DataType] = {}
+        for name, mine in self.types.items():
+            both = _common(mine, other.types[name])
+            if both is None:
+                return None
+            types[name] = both
+        return Kinds(self.side, self.place, types)
 
 
-def _kind(values: list[Any]) -> Hashable:
-    """Returns what the values are: None if all are missing; equal to another only if both can be joined."""
-    kinds = set(map(type, values))
-    kinds.discard(NoneType)
-    if not kinds:
-        return None
-    if kinds <= _SCALARS:
-        if int in kinds and any(value not in _INT64 for value in values if isinstance(value, int)):
-            return object()
-        return frozenset(kinds)
-    if kinds == {list}:
-        items = list(itertools.chain.from_iterable(value for value in values if value is not None))
-        found = _kind(items)
-        return None if found is None else ("list", found) if isinstance(found, frozenset) else found
-    return object()
+@dataclass(frozen=True, slots=True)
+class JoinedRows:
+    """Rows of one side and one or several requests.
+
+    Attributes:
+        kinds: what they have in common.
+        parts: the columns of each request, in the order of the requests.
+    """
+
+    kinds: Kinds
+    parts: list[Arrays]
+
+    @classmethod
+    def of(cls, given: GivenRows) -> JoinedRows:
+        """Returns the rows of one request.
+
+        Raises:
+            DataError: no table can be made of them.
+        """
+        arrays = given.arrays()
+        types = {name: each.type for name, each in arrays.items()}
+        return cls(Kinds(given.side, given.place, types), [arrays])
+
+    @classmethod
+    def joined(cls, rows: Sequence[JoinedRows]) -> JoinedRows:
+        """Returns the rows of several requests, whose kinds have something in common."""
+        if len(rows) == 1:
+            return rows[0]
+        kinds = rows[0].kinds
+        for each in rows[1:]:
+            both = kinds.common(each.kinds)
+            assert both is not None
+            kinds = both
+        return cls(kinds, [part for each in rows for part in each.parts])
+
+    def table(self) -> pa.Table:
+        """Returns the rows as one table."""
+        if len(self.parts) == 1:
+            return pa.table(self.parts[0])
+        columns: Arrays = {}
+        for name, kind in self.kinds.types.items():
+            pieces = [part[name] for part in self.parts]
+            columns[name] = pa.concat_arrays([each if each.type == kind else each.cast(kind) for each in pieces])
+        return pa.table(columns)
+
+    def owner(self, row: int) -> int:
+        """Returns which of the requests has a row of the table."""
+        ends = itertools.accumulate(len(next(iter(part.values()))) for part in self.parts)
+        return next(number for number, end in enumerate(ends) if row < end)
+
+
+def _common(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType | None:
+    """Returns the type of the values of two columns; None if they have two."""
+    if mine == theirs or theirs == _NULL:
+        return mine
+    if mine == _NULL:
+        return theirs
+    if pa.types.is_list(mine) and pa.types.is_list(theirs) and _NULL in (mine.value_type, theirs.value_type):
+        return theirs if mine.value_type == _NULL else mine
+    return None
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -57,19 +57,19 @@ def encode_rows(
     """
     size = sum(sizes)
     context_of = None
-    if any(rows.place == "context" for rows, _ in parts):
+    if any(rows.kinds.place == "context" for rows, _ in parts):
         context_of = np.repeat(np.arange(len(sizes)), sizes)
     dense_BF = np.empty((size, len(manifest.dense)), np.float32)
     ids: dict[str, Ids] = {}
     shared = set[str]()
     bad: list[tuple[JoinedRows, BadRow]] = []
     for rows, block in parts:
-        encoded = rows.side.transform.apply(block, labelled=False)
+        encoded = rows.kinds.side.transform.apply(block, labelled=False)
         bad += [(rows, row) for row in encoded.bad]
         if bad:
             continue
         names = set(encoded.batch.schema.names)
-        is_context = rows.place == "context"
+        is_context = rows.kinds.place == "context"
         for number, name in enumerate(manifest.dense):
             if name in names:
                 numbers = _numbers(encoded.batch.column(name))
