@@ -149,5 +149,6 @@ _WHAT = {
     "dense.json": "the dense part as a graph",
     "dense.safetensors": "its weights",
     "sample.json": "some rows of the log, as examples",
+    "reference.json": "how the validation scores, which a server compares with",
     "statistics.safetensors": "how often each row of each table is looked up",
 }

@@ -43,10 +43,7 @@ def compared(
         DataError: they differ at ``fp32``, or the split has no rows.
     """
     exported = ExportedModel(scorer, recommender)
-    splits: tuple[Split, ...] = ("validation", "train", "test")
-    split: Split | None = next((name for name in splits if dataset.split(name).rows), None)
-    if split is None:
-        raise DataError(f"{dataset.folder}: has no rows to compare the export on", "name another with --prepared DIR")
+    split = split_to_compare(dataset)
     blocks = dataset.split(split)
     sample = Columns([blocks.read(0)], dataset.schema, labelled=False)
     theirs, ours = _both(recommender, exported, sample, np.arange(min(SAMPLE_ROWS, sample.rows)))
@@ -69,6 +66,19 @@ def compared(
         "largest_logit_difference": float((theirs - ours).abs().max()),
         **_changes(split, *found),
     }
+
+
+def split_to_compare(dataset: Dataset) -> Split:
+    """Returns the validation split, or the next that has rows.
+
+    Raises:
+        DataError: none has.
+    """
+    splits: tuple[Split, ...] = ("validation", "train", "test")
+    for name in splits:
+        if dataset.split(name).rows:
+            return name
+    raise DataError(f"{dataset.folder}: has no rows to compare the export on", "name another with --prepared DIR")
 
 
 @torch.no_grad()

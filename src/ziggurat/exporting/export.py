@@ -29,6 +29,7 @@ from ziggurat.embeddings.replicated import ReplicatedTable
 from ziggurat.exporting.comparison import compared
 from ziggurat.exporting.dense_graph import dense_files
 from ziggurat.exporting.opened_run import check_new, on_cpu, open_exportable, opened_recommender
+from ziggurat.exporting.reference import reference_of
 from ziggurat.exporting.sample_rows import read_rows, write_sample
 from ziggurat.exporting.sides import item_columns as item_columns_of
 from ziggurat.exporting.table_files import write_tables
@@ -47,6 +48,7 @@ from ziggurat.serving.artefact.manifest import (
     StoredFile,
     TableEntry,
 )
+from ziggurat.serving.artefact.reference import REFERENCE_FILE
 from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.training.recommender import Recommender
@@ -116,8 +118,11 @@ def export(
         manifest = _write(folder, opened, recommender, described, step, precision, progress)
         manifest.write(folder)
         batch_size = opened.experiment.evaluation.batch_size
-        deviation = compared(Scorer.open(folder), recommender, dataset, batch_size, precision, progress)
-        manifest = replace(manifest, deviation=deviation)
+        scorer = Scorer.open(folder)
+        deviation = compared(scorer, recommender, dataset, batch_size, precision, progress)
+        reference_of(opened, scorer, dataset, batch_size, progress).write(folder)
+        files = {**manifest.files, REFERENCE_FILE: StoredFile.of(folder / REFERENCE_FILE)}
+        manifest = replace(manifest, deviation=deviation, files=dict(sorted(files.items())))
         manifest.write(folder)
     sizes = {name: each.bytes for name, each in manifest.files.items()}
     table_bytes = sum(size for name, size in sizes.items() if name.startswith(f"{TABLES}/"))

@@ -23,11 +23,13 @@ from ziggurat.data.readers.rejection_reasons import split_hint
 from ziggurat.data.readers.table_reader import NAME
 from ziggurat.serving.artefact.damage import DAMAGED
 from ziggurat.serving.artefact.manifest import MANIFEST_FILE
+from ziggurat.serving.artefact.reference import Reference
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Record, Rows, Side
 from ziggurat.serving.model.scorer import Scorer
 
 _LINE = re.compile(r", line (\d+)")
+_AT_FAULT = re.compile(r"(?P<at>\w+(?:\[(?P<row>\d+)\])?, column '(?P<column>[^']+)'): (?P<problem>.+)", re.DOTALL)
 _REMEMBERED = 64
 """Divisions into context and candidates that are remembered."""
 
@@ -68,6 +70,7 @@ class ServedModel:
         transform: its transform.
         columns: the raw columns that a row must have.
         version: which model it is.
+        reference: what traffic is compared with; None: the export is of a version without it.
         loaded_at: when it was opened, in seconds since 1970.
         exported_at: when the export was written, in seconds since 1970.
     """
@@ -81,6 +84,7 @@ class ServedModel:
         path = scorer.folder / MANIFEST_FILE
         digest = hashlib.sha256(read_bytes(path, DAMAGED)).hexdigest()
         self.version = Version(source.name, source.run_id, source.step, digest[:16])
+        self.reference = Reference.read(scorer.folder, scorer.manifest)
         self.loaded_at, self.exported_at = time.time(), path.stat().st_mtime
         self._features_of: dict[str, list[str]] = {}
         for feature in self.transform.features:
@@ -201,7 +205,14 @@ def of_data_error(error: DataError, place: str) -> HttpRefused:
     if at is not None:
         row = "" if place == "context" else f"[{int(at[1]) - 1}]"
         problem = problem[: at.start()] + row + problem[at.end() :]
-    return HttpRefused(422, "invalid_rows", problem, hint_for_prediction(error.hint))
+    hint = hint_for_prediction(error.hint)
+    named = _AT_FAULT.match(problem)
+    rows: tuple[dict[str, Any], ...] = ()
+    if named is not None:
+        rows = ({"at": named["at"], "column": named["column"], "problem": named["problem"], "hint": hint},)
+        if named["row"] is not None:
+            rows[0]["row"] = int(named["row"])
+    return HttpRefused(422, "invalid_rows", problem, hint, rows=rows)
 
 
 def value_words(column: RawColumn) -> str:
