@@ -80,6 +80,7 @@ class BatchFigures:
     Attributes:
         rows, requests: how many.
         encoded: the encoded requests.
+        outputs: name of an output -> its numbers, of all rows.
         model: the model.
         encode_s, predict_s: seconds.
     """
@@ -87,6 +88,7 @@ class BatchFigures:
     rows: int
     requests: int
     encoded: Sequence[EncodedRequests]
+    outputs: Mapping[str, Floats]
     model: ServedModel
     encode_s: float
     predict_s: float
@@ -243,7 +245,7 @@ class Batcher:
             fault = _not_finite(mine, job.is_rank)
             answer = Answer(mine, model.version, rows, began - job.arrived, start - began, end - start)
             _settle(job, fault or answer)
-        self._observe(BatchFigures(rows, len(ready), batch.encoded, model, start - began, end - start))
+        self._observe(BatchFigures(rows, len(ready), batch.encoded, outputs, model, start - began, end - start))
 
 
 def _outputs(model: ServedModel, found_BT: Floats, further: Mapping[str, Mapping[str, Floats]]) -> dict[str, Floats]:

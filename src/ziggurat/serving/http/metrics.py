@@ -1,4 +1,4 @@
-"""What Prometheus is told: latencies, queue, batches, versions, unknown ids.
+"""What Prometheus and the page are told: latencies, queue, batches, versions, unknown ids, drift.
 
 With several workers, each writes its figures to files in a folder that they share, and any of them adds all up
 (``PROMETHEUS_MULTIPROC_DIR`` of the client library).
@@ -8,17 +8,39 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
+from ziggurat.serving.artefact.reference import IdCounts
+from ziggurat.serving.drift.unknown_ids import count_unknown, unknown_rows
+from ziggurat.serving.drift.window import Drift, Window
 from ziggurat.serving.http.batcher import BatchFigures
-from ziggurat.serving.http.served_model import ServedModel
+from ziggurat.serving.http.served_model import ServedModel, Version
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drift:
+    """The window of a model.
+
+    Attributes:
+        version: which model.
+        unknown_rows: feature -> its ids of values that training did not know.
+        window: its window.
+    """
+
+    version: Version
+    unknown_rows: dict[str, range]
+    window: Window
 
 
 class Metrics:
@@ -81,7 +103,6 @@ class Metrics:
             registry=self._registry,
             multiprocess_mode="livemax",
         )
-        self._unknown_rows: dict[str, range] = {}
         self.serve(model)
 
     def serve(self, model: ServedModel) -> None:
@@ -90,11 +111,10 @@ class Metrics:
         self._exported_at = model.exported_at
         self._info.labels(version.name, version.run_id, str(version.step), version.export).set(1)
         self._exported.set(model.exported_at)
-        encoders = model.transform.encoders
-        tables = model.transform.schema.tables
-        self._unknown_rows = {
-            feature: encoders[table].unknown_rows for feature, table in tables.items() if table in encoders
-        }
+        shared = os.environ.get(MULTIPROCESS)
+        unknown = unknown_rows(model.transform)
+        window = Window(model.reference, tuple(unknown), Path(shared) if shared else None, version.short)
+        self._drift = _Drift(version, unknown, window)
 
     def answered(self, endpoint: str, status: int, seconds: float, stages: dict[str, float]) -> None:
         """Notes an answer."""
@@ -112,28 +132,84 @@ class Metrics:
         self._batch_rows.observe(figures.rows)
         self._batch_requests.observe(figures.requests)
         self._rows.inc(figures.rows)
-        for feature, unknown in self._unknown_rows.items():
-            if not len(unknown):
-                continue
-            total = found = 0
-            for each in figures.encoded:
-                if feature in each.ids:
-                    values = each.ids[feature].values
-                    total += len(values)
-                    found += int(np.count_nonzero((values >= unknown.start) & (values < unknown.stop)))
-            if total:
-                self._ids.labels(feature).inc(total)
-                self._unknown.labels(feature).inc(found)
+        drift = self._drift
+        if figures.model.version != drift.version:
+            return  # the batch began before the model was exchanged
+        ids = _ids(figures, drift.unknown_rows)
+        for feature, counts in ids.items():
+            self._ids.labels(feature).inc(counts.ids)
+            self._unknown.labels(feature).inc(counts.unknown)
+        drift.window.add(figures.outputs, ids)
 
     def queue(self, rows: int) -> None:
         """Notes how many rows wait."""
         self._queue.set(rows)
 
+    def drift(self) -> Drift:
+        """Returns the scores and unknown ids of the last hour."""
+        return self._drift.window.drift()
+
+    def families(self) -> list[Metric]:
+        """Returns the metrics of all workers, but for those of the drift."""
+        return list(self._added_up().collect())
+
     def text(self) -> bytes:
         """Returns all metrics in Prometheus' text format."""
         self._age.set(time.time() - self._exported_at)
-        registry = self._registry
-        if os.environ.get(MULTIPROCESS):
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)
-        return generate_latest(registry)
+        return generate_latest(self._added_up()) + generate_latest(_registry_of(_DriftCollector(self.drift())))
+
+    def _added_up(self) -> CollectorRegistry:
+        if not os.environ.get(MULTIPROCESS):
+            return self._registry
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+        return registry
+
+
+class _DriftCollector(Collector):
+    """The metrics of a window, as they are when they are asked for."""
+
+    def __init__(self, drift: Drift) -> None:
+        self._drift = drift
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields them."""
+        rows = GaugeMetricFamily("ziggurat_score_window_rows", "Scores of the last hour.", labels=("label",))
+        index = GaugeMetricFamily(
+            "ziggurat_score_psi",
+            "Population stability index of the last hour's scores against the validation's; absent below 500 scores.",
+            labels=("label",),
+        )
+        for label, each in self._drift.labels.items():
+            rows.add_metric((label,), each.scores)
+            if each.index is not None:
+                index.add_metric((label,), each.index)
+        share = GaugeMetricFamily(
+            "ziggurat_unknown_id_share", "Share of unknown ids in the last hour.", labels=("feature",)
+        )
+        expected = GaugeMetricFamily(
+            "ziggurat_validation_unknown_id_share", "Share of unknown ids in the validation.", labels=("feature",)
+        )
+        for feature, counts in self._drift.unknown.items():
+            if counts.ids:
+                share.add_metric((feature,), counts.share)
+        for feature, counts in self._drift.expected.items():
+            expected.add_metric((feature,), counts.share)
+        yield from (rows, index, share, expected)
+
+
+def _registry_of(collector: Collector) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry
+
+
+def _ids(figures: BatchFigures, unknown_rows: dict[str, range]) -> dict[str, IdCounts]:
+    """Returns feature -> its ids in a batch."""
+    found: dict[str, IdCounts] = {}
+    for feature, unknown in unknown_rows.items():
+        values = [each.ids[feature].values for each in figures.encoded if feature in each.ids]
+        total = sum(map(len, values))
+        if total:
+            found[feature] = IdCounts(total, sum(count_unknown(each, unknown) for each in values))
+    return found
