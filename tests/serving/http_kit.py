@@ -141,3 +141,11 @@ def arrow_stream(table: pa.Table, **options: Any) -> bytes:
     with pa.ipc.new_stream(sink, table.schema, **options) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
+
+
+@functools.cache
+def exported_again() -> Path:
+    """Exports the model of :func:`exported` at another precision, which is another version; once a process."""
+    folder = exported().folder.with_name("export-int8")
+    export(exported().folder.with_name("run"), folder, prepared=folder.with_name("prepared"), precision="int8")
+    return folder

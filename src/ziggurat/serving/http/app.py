@@ -20,6 +20,7 @@ from ziggurat.serving.http.doors import Doors
 from ziggurat.serving.http.gate import CALL, Gate, GateCall
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import Metrics
+from ziggurat.serving.http.page.routes import page_routes
 from ziggurat.serving.http.predict_routes import predict_routes
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.served_model import ServedModel
@@ -74,6 +75,7 @@ def application(
     app.include_router(predictions)
     app.include_router(v2_routes(service))
     app.include_router(admin_routes(service, doors))
+    app.include_router(page_routes(service))
     app.add_exception_handler(HttpRefused, _refused)
     app.add_exception_handler(HTTPException, _refused)
     return Application(Gate(app, doors, limits, metrics, log or AccessLog(), direct), service)

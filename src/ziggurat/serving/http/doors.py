@@ -15,8 +15,10 @@ from ziggurat.serving.http.token_file import MAKE_TOKEN, Client, find_client, re
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-OPEN = frozenset({"/v2/health/live", "/v2/health/ready"})
-"""Paths that need no token: load balancers probe them."""
+OPEN = frozenset({"/", "/v2/health/live", "/v2/health/ready"})
+"""Paths that need no token: load balancers probe them, and the page asks for a token."""
+PAGE = "/page/"
+"""The folder of the page's files, which hold nothing of the model."""
 ADMIN = "/admin/"
 
 
@@ -74,7 +76,7 @@ class Doors:
         if not self.clients:
             self._check_host(headers)
             return "-"
-        if path in OPEN:
+        if path in OPEN or path.startswith(PAGE):
             return "-"
         given = [value for name, value in headers if name == b"authorization"]
         scheme, _, token = given[0].decode("latin-1").partition(" ") if len(given) == 1 else ("", "", "")

@@ -1,0 +1,1 @@
+"""The page at ``/`` for people, and the figures that it shows."""
