@@ -89,7 +89,7 @@ class Window:
             self._slots: Counts = np.zeros(self._shape, np.int64)
         else:
             path = folder / f"{self._name}-{os.getpid()}.counts"
-            self._slots = np.memmap(path, np.int64, "w+", shape=self._shape)
+            self._slots = np.asarray(np.memmap(path, np.int64, "w+", shape=self._shape))  # a view, which is faster
 
     def add(self, outputs: Mapping[str, npt.NDArray[np.float32]], ids: Mapping[str, IdCounts]) -> None:
         """Counts a batch.
