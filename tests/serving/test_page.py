@@ -209,8 +209,7 @@ def test_a_version_that_arrives_is_shown(chromium: Browser, export: Exported) ->
         assert chromium.see("document.querySelector('#connection').hidden")
         assert chromium.see(f"document.querySelector('{field('age')}').value") == "31"  # what was typed stays
         row = {**sample(export)[0], "age": 31.0}
-        block = other.predict_parts([row], ServingLimits())[0].block
-        expected = float(other.scorer.score(block).predictions_BT[0, 0])
+        expected = float(Exported(exported_again(), [], other).predictions([row])[0, 0])
         assert text(chromium, "#scores dd[data-label=click]").startswith(shown(expected))
         versions = chromium.see("[...document.querySelectorAll('#versions code')].map(each => each.textContent)")
         assert versions == [export.model.version.short, other.version.short]
