@@ -21,6 +21,7 @@ from bench.quality.catalogue import (
 from bench.quality.checkpoint_bytes import CHECKPOINT_BYTES
 from bench.quality.out_of_the_box import OUT_OF_THE_BOX, SEARCHED
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
+from bench.serving.serving_hostile import SERVING_HOSTILE
 from bench.serving.serving_peers import SERVING_PEERS
 from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.checksums import CHECKSUMS
@@ -77,6 +78,7 @@ _ALL = (
     PREPARE,
     PREDICT_SPEED,
     SERVING_PEERS,
+    SERVING_HOSTILE,
     CLI_START,
     QUALITY_FRAPPE,
     QUALITY_MOVIELENS,

@@ -20,7 +20,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -39,15 +39,22 @@ class Request:
         path: ``/v1/predict``.
         body: its body.
         kind: its Content-Type.
+        headers: further headers, each with its end of line.
     """
 
     path: str
     body: bytes
     kind: str = "application/json"
+    headers: str = ""
 
     def encoded(self, host: str) -> bytes:
-        head = f"POST {self.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {self.kind}\r\n"
+        head = f"POST {self.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {self.kind}\r\n{self.headers}"
         return f"{head}Content-Length: {len(self.body)}\r\n\r\n".encode() + self.body
+
+
+def with_headers(requests: Sequence[Request], headers: str) -> list[Request]:
+    """Returns requests with further headers."""
+    return [replace(each, headers=headers) for each in requests]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from ziggurat.data.synthetic.shapes import demo_shape
 from ziggurat.exporting.export import export
 from ziggurat.exporting.onnx.whole_model import WholeModel, inputs_of, varying
 from ziggurat.exporting.onnx.write import export_onnx
-from ziggurat.exporting.opened_run import on_cpu, opened_recommender
+from ziggurat.exporting.opened_run import on_cpu, open_exportable, opened_recommender
 from ziggurat.exporting.table_files import in_memory
 from ziggurat.features.transform import Transform
 from ziggurat.training import api
@@ -41,6 +41,7 @@ CONTEXT = ("user_id", "age", "device", "hour", "last_items")
 """The columns of a context to rank for; candidates have the others."""
 _UNSEEN = {"integer": 2**40, "text": "\x00 not in the log"}
 _MOST_ROWS, _MOST_IDS = 1 << 16, 1 << 10
+_SAMPLE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +83,29 @@ def requests_of(bodies: Sequence[bytes], path: str) -> list[Request]:
 
 def write_peer_model(folder: Path, rows: int, steps: int) -> PeerModel:
     """Trains the model and writes it both ways."""
-    log = folder / "shop.csv"
-    generate(demo_shape(rows), log)
-    run = api.train(_experiment(folder, steps), folder / "run", prepared=folder / "prepared").run
-    export(run.folder, folder / "export", prepared=folder / "prepared")
+    found = write_export(folder, rows, steps)
+    run = open_exportable(folder / "run")
     export_onnx(run.folder, folder / "onnx", prepared=folder / "prepared")
     peers = folder / "peers"
     peers.mkdir()
     (folder / "onnx" / "model.onnx").rename(peers / "model.onnx")
     _write_torch(run, folder / "prepared", peers / "model.pt2")
-    with log.open(newline="") as file:
-        records = list(csv.DictReader(file))
+    records = _records(folder)
     (peers / "encoding.json").write_text(json.dumps(_encoding(run, records)), encoding="utf-8")
-    return PeerModel(folder / "export", peers, [_typed(each) for each in records[:2_000]])
+    return found
+
+
+def write_export(folder: Path, rows: int, steps: int) -> PeerModel:
+    """Trains the model and writes ziggurat's export alone."""
+    generate(demo_shape(rows), folder / "shop.csv")
+    run = api.train(_experiment(folder, steps), folder / "run", prepared=folder / "prepared").run
+    export(run.folder, folder / "export", prepared=folder / "prepared")
+    return PeerModel(folder / "export", folder / "peers", [_typed(each) for each in _records(folder)[:_SAMPLE]])
+
+
+def _records(folder: Path) -> list[dict[str, str]]:
+    with (folder / "shop.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def _experiment(folder: Path, steps: int) -> Experiment:

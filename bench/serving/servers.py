@@ -9,14 +9,34 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from bench.contestant import ROOT
 
 START_S = 120.0
 _STOP_S = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that runs.
+
+    Attributes:
+        process: its process.
+        log: what it wrote to standard error.
+    """
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def errors(self) -> str:
+        """Returns what it wrote to standard error."""
+        return self.log.read_text(errors="replace")
 
 
 def cores() -> tuple[int, int]:
@@ -35,7 +55,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def serving(
     command: Sequence[str], port: int, core: int, answers: Callable[[http.client.HTTPConnection], bool]
-) -> Generator[subprocess.Popen[bytes]]:
+) -> Generator[Server]:
     """Runs a server, and waits until it answers.
 
     Args:
@@ -47,30 +67,33 @@ def serving(
     Raises:
         RuntimeError: it ended, or did not answer in time; with what it wrote.
     """
+    log = tempfile.NamedTemporaryFile(prefix="serving-")  # noqa: SIM115 - closed below
     process = subprocess.Popen(
         command,
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=log,
         start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )
     try:
-        _wait(process, port, answers, command)
-        yield process
+        _wait(process, Path(log.name), port, answers, command)
+        yield Server(process, Path(log.name))
     finally:
+        log.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.communicate(timeout=_STOP_S)
+            process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.wait()
 
 
 def _wait(
     process: subprocess.Popen[bytes],
+    log: Path,
     port: int,
     answers: Callable[[http.client.HTTPConnection], bool],
     command: Sequence[str],
@@ -78,8 +101,8 @@ def _wait(
     until = time.monotonic() + START_S
     while time.monotonic() < until:
         if process.poll() is not None:
-            _, errors = process.communicate()
-            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {errors.decode()[-2000:]}")
+            errors = log.read_text(errors="replace")
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {errors[-2000:]}")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
             if answers(connection):
@@ -88,11 +111,13 @@ def _wait(
     raise RuntimeError(f"{' '.join(command)} did not answer within {START_S:g} s")
 
 
-def posts(path: str, body: bytes) -> Callable[[http.client.HTTPConnection], bool]:
+def posts(
+    path: str, body: bytes, headers: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[http.client.HTTPConnection], bool]:
     """Returns whether a request is answered with 200."""
 
     def answers(connection: http.client.HTTPConnection) -> bool:
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
         return connection.getresponse().status == 200
 
     return answers

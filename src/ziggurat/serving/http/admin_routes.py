@@ -47,6 +47,6 @@ def admin_routes(service: Service, doors: Doors) -> APIRouter:
             }
         )
 
-    router.add_api_route("/metrics", metrics, methods=["GET"], **plain_docs("Metrics for Prometheus"))
+    router.add_api_route("/metrics", metrics, methods=["GET"], **plain_docs("Metrics for Prometheus", "text/plain"))
     router.add_api_route("/admin/status", status, methods=["GET"], **plain_docs("What this worker serves"))
     return router

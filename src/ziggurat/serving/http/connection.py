@@ -7,6 +7,7 @@ take its answer.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -26,13 +27,33 @@ class BoundedConnection(HttpToolsProtocol):
         self._in_head = True
         self._timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
+        self._since, self._was_used = time.monotonic(), False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        if len(self.connections) > self.LIMITS.connections:
+        if len(self.connections) > self.LIMITS.connections and not self._make_room():
             self._refuse(HttpRefused(503, "overloaded", "too many connections are open", retry_after_s=1))
             return
         self._await_head()
+
+    def _make_room(self) -> bool:
+        """Closes the connection that has waited longest for a request, first of those that never sent one."""
+        waiting = [
+            each
+            for each in self.connections
+            if isinstance(each, BoundedConnection) and each is not self and each._waits
+        ]
+        if not waiting:
+            return False
+        first = min(waiting, key=lambda each: (each._was_used, each._since))
+        first._refuse(HttpRefused(408, "slow_head", "its place was needed, as too many connections are open"))
+        return True
+
+    @property
+    def _waits(self) -> bool:
+        """Whether no request is being received or answered."""
+        is_answered = not self.cycle or self.cycle.response_complete
+        return self._in_head and is_answered and not self.transport.is_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timers()
@@ -64,7 +85,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._in_head = True
+        self._in_head = self._was_used = True
+        self._since = time.monotonic()
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():

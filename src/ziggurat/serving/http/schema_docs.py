@@ -108,9 +108,10 @@ def rank_docs(model: ServedModel) -> Json:
     return _docs("Rank candidates", _answer(model, more), {"application/json": {"schema": body, "example": shown}})
 
 
-def plain_docs(summary: str) -> Json:
-    """Returns the documents of a route without a body."""
-    return {"summary": summary, "responses": REFUSALS, "response_model": None}
+def plain_docs(summary: str, kind: str = "application/json") -> Json:
+    """Returns the documents of a route without a body, which answers with ``kind``."""
+    found: dict[int | str, Json] = {200: {"description": summary, "content": {kind: {}}}}
+    return {"summary": summary, "responses": found | REFUSALS, "response_model": None}
 
 
 def infer_docs(example: Json) -> Json:
