@@ -48,8 +48,8 @@ def test_the_memory_is_never_exceeded(tables: list[tuple[int, float, float | Non
         demand(str(number), rows, lookups, skew=skew, row_bytes=row_bytes)
         for number, (rows, lookups, skew, row_bytes) in enumerate(tables)
     ]
-    memory = int(share * sum(each.file_bytes for each in demands))
-    if memory < sum(min(each.file_bytes, 64 * (each.row_bytes + 12)) for each in demands):
+    memory = int(share * sum(each.whole_bytes for each in demands))
+    if memory < sum(min(each.whole_bytes, 8192 + 64 * (each.row_bytes + 13)) for each in demands):
         with pytest.raises(ConfigError, match="the smallest caches need"):
             place(demands, memory)
         return
@@ -61,7 +61,7 @@ def test_the_memory_is_never_exceeded(tables: list[tuple[int, float, float | Non
 
 def test_too_little_memory_is_refused_with_what_is_enough() -> None:
     demands = [demand("user", 100_000, 1), demand("item", 100_000, 100)]
-    with pytest.raises(ConfigError, match=r"the smallest caches need 9,728") as caught:
+    with pytest.raises(ConfigError, match=r"2 tables of 12,800,000 bytes: the smallest caches need 26,240") as caught:
         place(demands, 1_000)
-    assert "--memory 9,728" in caught.value.hint
-    assert sum(each.memory_bytes for each in place(demands, 9_728)) <= 9_728
+    assert "--memory 26240" in caught.value.hint
+    assert sum(each.memory_bytes for each in place(demands, 26_240)) <= 26_240

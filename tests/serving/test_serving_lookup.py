@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from ziggurat.core.errors import DataError
 from ziggurat.serving.artefact.manifest import Manifest, Source, TableEntry
-from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision, encode
+from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision, encode, row_bytes
 from ziggurat.serving.tables.inputs import Ids, Inputs
-from ziggurat.serving.tables.lookup import Lookup
+from ziggurat.serving.tables.lookup import Lookup, TableUnreadable
 from ziggurat.serving.tables.mapped_rows import MappedRows
 from ziggurat.serving.tables.plain_lookup import PlainLookup
 from ziggurat.serving.tables.row_cache import RowBytesCache
@@ -61,11 +60,16 @@ def drawn(size: int, seed: int) -> Inputs:
     return Inputs(size, np.zeros((size, 0), np.float32), {**single, **bags})
 
 
+def on_disk(folder: Path, manifest: Manifest, entry: TableEntry, cache_bytes: int) -> DiskTable:
+    cache = RowBytesCache(cache_bytes, row_bytes(entry.dim, manifest.precision), entry.rows)
+    return DiskTable(folder / entry.file, entry, manifest.precision, cache)
+
+
 def open_lookup(folder: Path, manifest: Manifest, cache_bytes: int | None, disk: tuple[str, ...]) -> Lookup:
     return Lookup(
         manifest,
         {
-            entry.name: DiskTable(folder / entry.file, entry, manifest.precision, cache_bytes)
+            entry.name: on_disk(folder, manifest, entry, cache_bytes)
             if cache_bytes is not None and entry.name in disk
             else MemoryTable(folder / entry.file, entry, manifest.precision)
             for entry in manifest.tables
@@ -91,9 +95,9 @@ def test_all_ways_give_the_same_bits(precision: Precision, cache_bytes: int | No
             assert torch.equal(found[name], rows), (name, size)
         assert torch.equal(masks["history"], expected_masks["history"])
     if cache_bytes == 1_000_000:
-        reads = lookup.reads
+        reads = lookup.figures.total.reads
         lookup(drawn(40, 4))
-        assert lookup.reads - reads < reads / 20  # nearly all rows of the last inputs are in the caches
+        assert lookup.figures.total.reads - reads < reads / 20  # nearly all rows of the last inputs are in the caches
     lookup.close()
 
 
@@ -126,33 +130,8 @@ def test_a_file_that_ends_too_early_is_named(tmp_path: Path) -> None:
     lookup = open_lookup(tmp_path, manifest, 3_000, ("ids", "bags"))
     with (tmp_path / "ids.rows").open("r+b") as file:
         file.truncate(4096)
-    with pytest.raises(DataError, match=r"ids\.rows: cannot be read at byte"):
+    with pytest.raises(TableUnreadable, match=r"ids\.rows: cannot be read at byte") as caught:
         lookup(drawn(50, 0))
+    assert caught.value.table == "ids"
+    assert lookup.figures.taken().tables["ids"].errors == 1
     lookup.close()
-
-
-@pytest.mark.parametrize(("width", "indexed"), [(24, False), (300, True)])
-def test_a_cache_holds_what_was_used_last(width: int, *, indexed: bool) -> None:
-    random = np.random.default_rng(0)
-    rows = random.integers(0, 256, (1_000, width)).astype(np.uint8)
-    cache = RowBytesCache(200 * (width + 12) + 4_000 * indexed * 9, width, 1_000)
-    assert cache.indexed == indexed
-    assert 8 <= cache.capacity < 1_000
-    held: set[int] = set()
-    ids = np.arange(0)
-    for _ in range(200):
-        ids = np.unique(random.integers(0, 1_000, 30))
-        out = np.zeros((len(ids), width), np.uint8)
-        missing = cache.read(ids, out)
-        there = np.setdiff1d(np.arange(len(ids)), missing)
-        assert (out[there] == rows[ids[there]]).all()
-        assert set(ids[there].tolist()) <= held
-        cache.put(ids[missing], np.ascontiguousarray(rows[ids[missing]]))
-        held |= set(ids.tolist())
-    last = np.zeros((len(ids), width), np.uint8)
-    assert len(cache.read(ids, last)) < len(ids) / 4  # a set of eight may have got more than eight of them
-    hits, misses = cache.counts
-    assert hits > 0 < misses
-    cache.drop(ids)
-    assert len(cache.read(ids, last)) == len(ids)
-    cache.close()

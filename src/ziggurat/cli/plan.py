@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedOutput
+from ziggurat.cli.figures import WIDTH, bytes_of, print_rows, print_tables
+from ziggurat.cli.options import DataFolder, Overrides, PreparedOutput
 
 if TYPE_CHECKING:
     from ziggurat.planning import PlanEstimate
     from ziggurat.planning.comparison import Comparison
     from ziggurat.training.experiment import Experiment
 
-WIDTH = 110
-"""The least width of the tables in characters, so that names are not truncated."""
-
 
 def command(
-    config: Config,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="The experiment's YAML file.", show_default=False)
+    ] = None,
     overrides: Overrides = None,
     data: DataFolder = None,
     prepared: PreparedOutput = None,
@@ -46,6 +46,25 @@ def command(
         bool, typer.Option("--train", help="Before planning, measure this machine and train autoshard's policy for it.")
     ] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Compare with the plans of all other planners.")] = False,
+    serving: Annotated[
+        Path | None,
+        typer.Option(
+            "--serving", metavar="OUT", help="Plan instead how this export is served with --memory of memory."
+        ),
+    ] = None,
+    candidates: Annotated[
+        int, typer.Option(help="With --serving: rows that a request has to rank on average.", min=1)
+    ] = 100,
+    qps: Annotated[
+        float | None,
+        typer.Option(help="With --serving: requests a second; measures what the disk can read.", min=0),
+    ] = None,
+    pooled_cache: Annotated[
+        str, typer.Option(help="With --serving: part of --memory for pooled rows of long bags.")
+    ] = "0",
+    dequantise: Annotated[
+        bool, typer.Option("--dequantise", help="With --serving: keep tables in memory as float32.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print plan and prediction as JSON instead of tables.")
     ] = False,
@@ -59,7 +78,17 @@ def command(
       ziggurat plan exp.yaml --devices 4 --memory 8GB --json
       ziggurat plan exp.yaml --devices 4 --compare
       ziggurat plan exp.yaml --devices 4 --planner autoshard --train
+      ziggurat plan --serving exports/shop --memory 2GB --qps 500
     """
+    from ziggurat.core.errors import ConfigError
+
+    if serving is not None:
+        if config is not None:
+            raise ConfigError(f"--serving {serving}: and the config {config}", "give one of the two")
+        _plan_serving(serving, memory, candidates, qps, pooled_cache, dequantise, out, as_json)
+        return
+    if config is None:
+        raise ConfigError("CONFIG: missing", "name an experiment's YAML file, or an export: --serving OUT")
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.files import write_json
     from ziggurat.planning.autoshard.learned import learned_costs
@@ -88,6 +117,53 @@ def command(
         return
     _print(experiment.name, planned, comparison)
     typer.echo(f"{target} {page}")
+
+
+def _plan_serving(
+    export: Path,
+    memory: str | None,
+    candidates: int,
+    qps: float | None,
+    pooled_cache: str,
+    dequantise: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Plans where the tables of an export are while it is served."""
+    from ziggurat.core.errors import ConfigError
+    from ziggurat.core.files import check_file_target
+    from ziggurat.report.plan.serving import load, write_page
+    from ziggurat.serving.artefact.manifest import TABLES, Manifest
+    from ziggurat.serving.tables.serving_plan import TableMemory, plan_tables
+    from ziggurat.storage.tier_benchmark import file_tier
+
+    if memory is None:
+        raise ConfigError(f"--serving {export}: --memory is missing", "give the memory for tables: --memory 2GB")
+    page = Path("serving.html") if out is None else out
+    writes = out is not None or not as_json
+    if writes:
+        check_file_target(page)
+    options = TableMemory(
+        bytes_of("--memory", memory), candidates, bytes_of("--pooled-cache", pooled_cache), dequantise=dequantise
+    )
+    plan = plan_tables(export, Manifest.read(export), options)
+    on_disk = [each for each in plan.tables if each.is_on_disk]
+    disk, remarks = None, list[str]()
+    if qps is not None and on_disk:
+        largest = max(on_disk, key=lambda each: each.file_bytes)
+        disk = file_tier(export / TABLES / largest.entry.file)
+        remarks.append(load(plan, qps, disk))
+    if writes:
+        write_page(page, plan, remarks)
+    if as_json:
+        rates = {"qps": qps, "reads_per_second": qps * plan.reads} if qps is not None else {}
+        measured = {"disk_reads_per_second": disk.reads, "disk_read_seconds": disk.read_s} if disk else {}
+        typer.echo(json.dumps({**plan.to_json(), **rates, **measured}, indent=1))
+        return
+    print_tables(plan)
+    for each in remarks:
+        typer.echo(f"\n{each}")
+    typer.echo(f"\n{page}")
 
 
 def _page_path(config: Path, target: Path, writes: bool) -> Path:
@@ -133,8 +209,6 @@ def _experiment(config: Path, overrides: list[str], data: str | None, planner: s
 
 def _print(name: str, planned: PlanEstimate, comparison: Comparison | None) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from ziggurat.report.plan import rows as plan_rows
 
@@ -143,13 +217,8 @@ def _print(name: str, planned: PlanEstimate, comparison: Comparison | None) -> N
     shown = [plan_rows.devices(planned), plan_rows.tables(planned)]
     shown += [plan_rows.planners(comparison)] if comparison else []
     for headers, rows, texts in shown:
-        table = Table(*headers, box=None, pad_edge=False, header_style="bold")
-        for column in table.columns[texts:]:
-            column.justify = "right"
-        for row in rows:
-            table.add_row(*map(Text, row))
         console.print()
-        console.print(table)
+        print_rows(console, headers, rows, texts)
     console.print()
     comparison_lines = [plan_rows.describe_comparison(comparison)] if comparison else []
     comparison_lines += (

@@ -21,6 +21,26 @@ def command(
     threads: Annotated[
         int, typer.Option(help="Threads of the model in each worker; more answer large requests sooner.", min=1)
     ] = 1,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory for tables, of all workers together, as in 2GB; what does not fit stays on disk."),
+    ] = None,
+    candidates: Annotated[
+        int, typer.Option(help="Rows that a request has to rank on average; --memory is divided for that.", min=1)
+    ] = 100,
+    pooled_cache: Annotated[
+        str, typer.Option(help="Part of --memory for pooled rows of long bags that recur, as in 64MB.")
+    ] = "0",
+    pooled_longer_than: Annotated[int, typer.Option(help="Bags of more ids are long.", min=1)] = 16,
+    pooled_any_order: Annotated[
+        bool,
+        typer.Option("--pooled-any-order", help="Take a long bag for one of other order, whose last bits may differ."),
+    ] = False,
+    dequantise: Annotated[
+        bool, typer.Option("--dequantise", help="Keep tables in memory as float32, whatever the export's precision.")
+    ] = False,
+    reads_per_table: Annotated[int, typer.Option(help="Reads of a table that a batch has in flight.", min=1)] = 128,
+    reads_per_batch: Annotated[int, typer.Option(help="Reads of all tables that it has in flight.", min=1)] = 256,
     token_file: Annotated[
         Path | None, typer.Option(help="File with the names, rights, rates and hashes of tokens.")
     ] = None,
@@ -53,18 +73,33 @@ def command(
     Examples:
       ziggurat serve exports/shop
       ziggurat serve exports/shop --workers 4 --port 80
+      ziggurat serve exports/shop --memory 2GB
       ziggurat serve exports/shop --host 0.0.0.0 \\
         --token-file serving.tokens \\
         --tls-cert reader.crt --tls-key reader.key
       curl localhost:8080/openapi.json
     """
+    from ziggurat.cli.figures import bytes_of, print_tables
     from ziggurat.core.engine import check_engine
 
     check_engine()
 
     from ziggurat.serving.http.limits import ServingLimits
     from ziggurat.serving.http.serve import serve
+    from ziggurat.serving.tables.serving_plan import TableMemory
 
+    held: TableMemory | None = None
+    if memory is not None:
+        held = TableMemory(
+            bytes_of("--memory", memory),
+            candidates,
+            bytes_of("--pooled-cache", pooled_cache),
+            pooled_longer_than,
+            pooled_any_order,
+            dequantise,
+            reads_per_table,
+            reads_per_batch,
+        )
     limits = ServingLimits(
         body_bytes=max_body_mib * 2**20,
         all_bodies_bytes=max(256, 2 * max_body_mib) * 2**20,
@@ -92,5 +127,7 @@ def command(
         limits=limits,
         log=log,
         check_tables=check_tables,
+        memory=held,
         listening=typer.echo,
+        planned=lambda plan: print_tables(plan, error_output=True),
     )

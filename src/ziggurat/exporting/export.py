@@ -139,6 +139,7 @@ class _Described:
         rows: rows of the log, if its files are still there.
         user_columns: the raw columns of the user and the context; none if they cannot be told from those of items.
         accesses: table -> how often training looks up each of its rows.
+        pooling: feature -> how many rows a row of the training data looks up for it on average.
         notes: remarks for the user.
     """
 
@@ -146,6 +147,7 @@ class _Described:
     rows: pa.Table | None
     user_columns: tuple[str, ...]
     accesses: dict[str, npt.NDArray[np.int64]]
+    pooling: dict[str, float]
     notes: tuple[str, ...]
 
 
@@ -161,8 +163,10 @@ def _describe(run: Run, dataset: Dataset, chosen: Sequence[str] | None) -> _Desc
         notes.append(f"it has no sample rows: {reason}")
     if not items:
         notes.append("no column was found that identifies an item: a request to rank encodes all columns of each row")
-    accesses = {name: table.accesses for name, table in dataset.statistics().tables.items()}
-    return _Described(transform, rows, user, accesses, tuple(notes))
+    statistics = dataset.statistics()
+    accesses = {name: table.accesses for name, table in statistics.tables.items()}
+    pooling = {name: each.coverage * each.mean_pooling for name, each in statistics.features.items()}
+    return _Described(transform, rows, user, accesses, pooling, tuple(notes))
 
 
 def _write(
@@ -177,7 +181,7 @@ def _write(
     """Writes all files but the manifest."""
     layout, transform = recommender.lookup.layout, described.transform
     of_user = {feature.name for feature in transform.inputs if _raw_column(feature) in described.user_columns}
-    entries = _entries(recommender.lookup, of_user)
+    entries = _entries(recommender.lookup, of_user, described.pooling)
     for name in (TRANSFORM, TABLES):
         (folder / name).mkdir()
     transform.save(folder / TRANSFORM)
@@ -218,7 +222,7 @@ def _raw_column(feature: InputFeature) -> str:
             return feature.source_column
 
 
-def _entries(lookup: EmbeddingLookup, of_user: Collection[str]) -> tuple[TableEntry, ...]:
+def _entries(lookup: EmbeddingLookup, of_user: Collection[str], pooling: Mapping[str, float]) -> tuple[TableEntry, ...]:
     of_torch = {table.spec.name for table in lookup.replicated if isinstance(table, ReplicatedTable)}
     return tuple(
         TableEntry(
@@ -231,6 +235,7 @@ def _entries(lookup: EmbeddingLookup, of_user: Collection[str]) -> tuple[TableEn
             positions=dict(spec.positions),
             side="user" if set(spec.features) <= set(of_user) else "item",
             divides=spec.name in of_torch,
+            lookups=sum(min(pooling.get(name, 1.0), spec.positions.get(name, math.inf)) for name in spec.features),
         )
         for number, spec in enumerate(lookup.layout.tables)
     )

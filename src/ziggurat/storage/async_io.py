@@ -91,6 +91,14 @@ class TransferThread(ABC):
         self.buffers, self.busy_s = BufferPool(), 0.0
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="blocks")
 
+    def read_here(self, jobs: Sequence[IOJob]) -> list[int]:
+        """Reads blocks in the calling thread, which spares two changes of threads; otherwise like :meth:`read`.
+
+        No other call may be running.
+        """
+        ranges, counts = _all_ranges(jobs)
+        return self._run(ranges, jobs, counts, writing=False) if sum(counts) else counts
+
     def begin(self, jobs: Sequence[IOJob], *, writing: bool) -> Future[list[int]]:
         """Starts to transfer blocks, all concurrently, after those of earlier calls.
 
@@ -98,15 +106,11 @@ class TransferThread(ABC):
             A future of the number of requests of each job; adjacent blocks share a request. It raises a TransferError
             if a block cannot be transferred (others may have been); ENODATA means that the file has no such block.
         """
-        parts = [file_ranges(job.offsets_N, job.memory_NB) for job in jobs]
-        counts = [len(offsets) for offsets, _, _ in parts]
+        ranges, counts = _all_ranges(jobs)
         if not sum(counts):
             done: Future[list[int]] = Future()
             done.set_result(counts)
             return done
-        files = np.repeat(np.array([job.file for job in jobs], np.int32), counts)
-        offsets, lengths, addresses = (np.concatenate([part[number] for part in parts]) for number in range(3))
-        ranges = FileRanges(files, offsets, lengths, addresses)
         return self._executor.submit(self._run, ranges, jobs, counts, writing=writing)
 
     def read(self, jobs: Sequence[IOJob]) -> list[int]:
@@ -138,6 +142,15 @@ class TransferThread(ABC):
     @abstractmethod
     def _transfer(self, writing: bool, ranges: FileRanges) -> None:
         """Transfers all ranges and waits for them."""
+
+
+def _all_ranges(jobs: Sequence[IOJob]) -> tuple[FileRanges, list[int]]:
+    """Returns the file ranges of all jobs, and how many each job has."""
+    parts = [file_ranges(job.offsets_N, job.memory_NB) for job in jobs]
+    counts = [len(offsets) for offsets, _, _ in parts]
+    files = np.repeat(np.array([job.file for job in jobs], np.int32), counts)
+    offsets, lengths, addresses = (np.concatenate([part[number] for part in parts]) for number in range(3))
+    return FileRanges(files, offsets, lengths, addresses), counts
 
 
 def file_ranges(offsets_N: Ints, memory_NB: Bytes) -> tuple[Ints, Ints, Ints]:

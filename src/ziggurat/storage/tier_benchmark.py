@@ -130,6 +130,33 @@ def disk_tiers(
         transfers.close()
 
 
+def file_tier(path: str | Path, seconds: float = 0.5) -> Tier | None:
+    """Measures random reads of 4,096 bytes of a file, past the page cache; None if it is too small for that.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    path = Path(path)
+    size = path.stat().st_size
+    if size < MIN_FILE_BYTES:
+        return None
+    note = ""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError:
+        file, note = os.open(path, os.O_RDONLY | os.O_CLOEXEC), "through the page cache, so partly from memory"
+    transfers, why = open_transfers()
+    try:
+        figures = _reads(transfers.read, file, size, BLOCK_BYTES[-1], seconds)
+    except TransferError as error:
+        raise DataError(f"{path}: the disk reports an error: {error.strerror}", "check the disk") from error
+    finally:
+        os.close(file)
+        transfers.close()
+    note = note or (f"by threads: {why}" if why else "")
+    return Tier(f"disk of {path.parent.resolve()}", BLOCK_BYTES[-1], *figures, float("nan"), 0, note)
+
+
 def _reads(
     read: Callable[[Sequence[IOJob]], object], file: int, size: int, block: int, seconds: float
 ) -> tuple[float, float, float]:

@@ -72,6 +72,7 @@ class TableEntry:
         side: whether it is read once a request, or for each candidate.
         divides: whether a mean is the sum divided by the number of rows, as torch computes it; if not, it is the sum
             times one over that number, as FBGEMM does. The two differ in the last bit.
+        lookups: rows that a row of the training data looked up in it on average; None if that is unknown.
     """
 
     name: str
@@ -83,6 +84,7 @@ class TableEntry:
     positions: dict[str, int]
     side: Side
     divides: bool = False
+    lookups: float | None = None
 
     def layout(self, precision: Precision) -> PackedRows:
         """Returns where its rows are in the file."""

@@ -13,6 +13,13 @@ from starlette.responses import Response
 from ziggurat.serving.http.call import Service, call_of, json_response
 from ziggurat.serving.http.doors import Doors
 from ziggurat.serving.http.schema_docs import plain_docs
+from ziggurat.serving.tables.lookup import Lookup
+from ziggurat.serving.tables.stores import DiskTable
+
+
+def _place(lookup: object, table: str) -> str:
+    is_on_disk = isinstance(lookup, Lookup) and isinstance(lookup.tables[table], DiskTable)
+    return "disk" if is_on_disk else "memory"
 
 
 def admin_routes(service: Service, doors: Doors) -> APIRouter:
@@ -36,7 +43,13 @@ def admin_routes(service: Service, doors: Doors) -> APIRouter:
                 "age_s": round(time.time() - model.exported_at, 3),
                 "precision": manifest.precision,
                 "tables": [
-                    {"name": table.name, "rows": table.rows, "dim": table.dim, "side": table.side}
+                    {
+                        "name": table.name,
+                        "rows": table.rows,
+                        "dim": table.dim,
+                        "side": table.side,
+                        "place": _place(model.scorer.lookup, table.name),
+                    }
                     for table in manifest.tables
                 ],
                 "worker": os.getpid(),

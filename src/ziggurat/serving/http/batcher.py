@@ -27,6 +27,7 @@ from ziggurat.serving.http.served_model import ServedModel, Version
 from ziggurat.serving.model.given_rows import GivenRows
 from ziggurat.serving.model.requests import EncodedRequests, predict_requests
 from ziggurat.serving.model.scorer import predictions
+from ziggurat.serving.tables.lookup import TableUnreadable
 
 Floats = npt.NDArray[np.float32]
 _SMOOTHING = 0.1
@@ -174,15 +175,24 @@ class Batcher:
 
     def _run(self) -> None:
         while jobs := self._take():
-            try:
-                self._predict(jobs)
-            except Exception as error:  # noqa: BLE001 - each request gets it, and the thread goes on
-                if isinstance(error, ZigguratError):  # of the disk
-                    error = HttpRefused(503, "unavailable", "rows of a table cannot be read", "try again later")
-                for job in jobs:
-                    _settle(job, error)
+            self._predict_or_refuse(jobs)
             with self._changed:
                 self._busy_rows = 0
+
+    def _predict_or_refuse(self, jobs: list[_Job]) -> None:
+        """Predicts requests together; if rows of a table cannot be read, each alone, so that others are answered."""
+        try:
+            self._predict(jobs)
+        except TableUnreadable as error:
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._predict_or_refuse([job])
+                return
+            problem = f"rows of the table {error.table!r} that this request needs cannot be read"
+            _settle(jobs[0], HttpRefused(503, "table_unreadable", problem, "check the disk", retry_after_s=5))
+        except Exception as error:  # noqa: BLE001 - each request gets it, and the thread goes on
+            for job in jobs:
+                _settle(job, error)
 
     def _take(self) -> list[_Job]:
         """Waits for requests, and returns those of the next batch; none if there will be no more."""

@@ -22,6 +22,7 @@ from ziggurat.serving.drift.unknown_ids import count_unknown, unknown_rows
 from ziggurat.serving.drift.window import Drift, Window
 from ziggurat.serving.http.batcher import BatchFigures
 from ziggurat.serving.http.served_model import ServedModel, Version
+from ziggurat.serving.http.table_metrics import TableMetrics
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -103,11 +104,12 @@ class Metrics:
             registry=self._registry,
             multiprocess_mode="livemax",
         )
+        self._tables = TableMetrics(self._registry)
         self.serve(model)
 
     def serve(self, model: ServedModel) -> None:
         """Notes which model is served."""
-        version = model.version
+        version, self._lookup = model.version, model.scorer.lookup
         self._exported_at = model.exported_at
         self._info.labels(version.name, version.run_id, str(version.step), version.export).set(1)
         self._exported.set(model.exported_at)
@@ -132,6 +134,7 @@ class Metrics:
         self._batch_rows.observe(figures.rows)
         self._batch_requests.observe(figures.requests)
         self._rows.inc(figures.rows)
+        self._tables.note(figures.model.scorer.lookup)
         drift = self._drift
         if figures.model.version != drift.version:
             return  # the batch began before the model was exchanged
@@ -155,6 +158,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Returns all metrics in Prometheus' text format."""
+        self._tables.note(self._lookup)
         self._age.set(time.time() - self._exported_at)
         return generate_latest(self._added_up()) + generate_latest(_registry_of(_DriftCollector(self.drift())))
 

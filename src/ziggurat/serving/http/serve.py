@@ -7,7 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.serving.artefact.manifest import Manifest
 from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.tables.residence import Residence, reside
+from ziggurat.serving.tables.serving_plan import ServingPlan, TableMemory, plan_tables
 
 _NEEDED = {
     "fastapi": "FastAPI",
@@ -31,7 +34,9 @@ def serve(
     limits: ServingLimits = ServingLimits(),  # noqa: B008 - immutable
     log: bool = True,
     check_tables: bool = False,
+    memory: TableMemory | None = None,
     listening: Callable[[str], None] = lambda url: None,
+    planned: Callable[[ServingPlan], None] = lambda plan: None,
 ) -> None:
     """Answers requests over HTTP with an export until SIGTERM or SIGINT, and then what was admitted.
 
@@ -46,11 +51,14 @@ def serve(
         limits: what clients may take.
         log: whether each request is logged.
         check_tables: whether the tables are compared with their checksums first, which reads them.
+        memory: the memory for tables, of all workers together; what does not fit stays on disk. Default: all tables
+            are mapped into memory.
         listening: called with the URL once all workers listen.
+        planned: called with where tables are, before they are loaded.
 
     Raises:
-        ConfigError: the address cannot be listened on, other machines could reach it without tokens or TLS, or a file
-            holds something else.
+        ConfigError: the memory does not suffice for the smallest caches, the address cannot be listened on, other
+            machines could reach it without tokens or TLS, or a file holds something else.
         DataError: the folder holds no export, or a damaged one.
         EnvironmentMismatch: libraries of the extra ``serve`` are not installed.
     """
@@ -65,4 +73,9 @@ def serve(
 
     tokens, certificate, key = (None if each is None else Path(each) for each in (token_file, tls_cert, tls_key))
     doors = Doors.read(host, tokens, certificate, key, workers)
-    run_server(Serving(Path(export), doors, limits, log, check_tables, threads), port, workers, listening)
+    residence: Residence | None = None
+    if memory is not None:
+        plan = plan_tables(Path(export), Manifest.read(Path(export)), memory)
+        planned(plan)
+        residence = reside(Path(export), plan)
+    run_server(Serving(Path(export), doors, limits, log, check_tables, threads, residence), port, workers, listening)

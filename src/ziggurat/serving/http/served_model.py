@@ -27,6 +27,7 @@ from ziggurat.serving.artefact.reference import Reference
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Record, Rows, Side
 from ziggurat.serving.model.scorer import Scorer
+from ziggurat.serving.tables.residence import Residence
 
 _LINE = re.compile(r", line (\d+)")
 _AT_FAULT = re.compile(r"(?P<at>\w+(?:\[(?P<row>\d+)\])?, column '(?P<column>[^']+)'): (?P<problem>.+)", re.DOTALL)
@@ -92,9 +93,9 @@ class ServedModel:
         self._divided = functools.lru_cache(_REMEMBERED)(self._divide)
 
     @classmethod
-    def open(cls, folder: Path, *, check_tables: bool = False) -> ServedModel:
+    def open(cls, folder: Path, *, residence: Residence | None = None, check_tables: bool = False) -> ServedModel:
         """Opens an export; see :meth:`Scorer.open`."""
-        return cls(Scorer.open(folder, check_tables=check_tables))
+        return cls(Scorer.open(folder, residence=residence, check_tables=check_tables))
 
     @property
     def outputs(self) -> list[str]:

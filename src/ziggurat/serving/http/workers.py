@@ -28,6 +28,7 @@ from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import MULTIPROCESS
 from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.http.server import WorkerServer, run_worker
+from ziggurat.serving.tables.residence import Residence
 
 _AGAIN_S = 1.0
 """Seconds before a worker that died right after its start is started again."""
@@ -45,6 +46,7 @@ class Serving:
         log: whether requests are logged.
         check_tables: whether the tables are compared with their checksums, once.
         threads: threads of the model in each worker.
+        residence: the memory of the tables that all workers share; None: they map all tables.
     """
 
     folder: Path
@@ -53,6 +55,11 @@ class Serving:
     log: bool = True
     check_tables: bool = False
     threads: int = 1
+    residence: Residence | None = None
+
+    def open_model(self, check_tables: bool) -> ServedModel:
+        """Opens the export."""
+        return ServedModel.open(self.folder, residence=self.residence, check_tables=check_tables)
 
 
 def run_server(
@@ -74,9 +81,7 @@ def run_server(
         url = _url(serving.doors, found)
         if workers == 1:
             log = AccessLog() if serving.log else AccessLog(None)
-            app = application(
-                ServedModel.open(serving.folder, check_tables=serving.check_tables), serving.doors, serving.limits, log
-            )
+            app = application(serving.open_model(serving.check_tables), serving.doors, serving.limits, log)
             server = WorkerServer(app, serving.doors, serving.limits, lambda: listening(url))
             run_worker(server, found, serving.threads)
             return
@@ -215,7 +220,7 @@ def _work(serving: Serving, listening: socket.socket, threads: int, check: bool,
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent drains this process
     log = AccessLog() if serving.log else AccessLog(None)
     try:
-        app = application(ServedModel.open(serving.folder, check_tables=check), serving.doors, serving.limits, log)
+        app = application(serving.open_model(check), serving.doors, serving.limits, log)
     except ZigguratError as error:
         pipe.send(error)
         return

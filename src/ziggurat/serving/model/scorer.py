@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from ziggurat.core.digests import load_tensors
-from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.features.transform import Transform
 from ziggurat.objectives.task import column_slices
@@ -28,7 +27,8 @@ from ziggurat.serving.tables.kernels import kernels
 from ziggurat.serving.tables.lookup import Lookup
 from ziggurat.serving.tables.mapped_rows import MappedRows
 from ziggurat.serving.tables.plain_lookup import PlainLookup
-from ziggurat.serving.tables.stores import DiskTable, MemoryTable
+from ziggurat.serving.tables.residence import Residence
+from ziggurat.serving.tables.stores import MemoryTable
 from ziggurat.storage.native import NativeUnavailable
 
 Floats = npt.NDArray[np.float32]
@@ -71,12 +71,12 @@ class Scorer:
         self._turn = threading.Lock()
 
     @classmethod
-    def open(cls, folder: Path, *, on_disk: Mapping[str, int] | None = None, check_tables: bool = False) -> Scorer:
+    def open(cls, folder: Path, *, residence: Residence | None = None, check_tables: bool = False) -> Scorer:
         """Opens an export.
 
         Args:
             folder: the export.
-            on_disk: the tables that stay on disk, and the bytes of the cache of each; others are mapped into memory.
+            residence: its tables in memory, and the caches of the others; default: all are mapped into memory.
             check_tables: whether to compare the tables with their checksums, which reads them once.
 
         Raises:
@@ -86,9 +86,8 @@ class Scorer:
         small = [name for name in manifest.files if not name.startswith(f"{TABLES}/")]
         manifest.check_files(folder, None if check_tables else small)
         transform = Transform.load(folder / TRANSFORM)
-        return cls(
-            folder, manifest, transform, open_lookup(folder, manifest, on_disk or {}), open_dense(folder, manifest)
-        )
+        lookup = open_lookup(folder, manifest) if residence is None else residence.lookup()
+        return cls(folder, manifest, transform, lookup, open_dense(folder, manifest))
 
     def score(self, block: RawBlock) -> Scored:
         """Returns the predictions for the rows of a block that can be encoded, and the other rows."""
@@ -126,35 +125,19 @@ class Scorer:
             return self._dense(torch.from_numpy(inputs.dense), rows, masks).numpy()
 
 
-def open_lookup(folder: Path, manifest: Manifest, on_disk: Mapping[str, int]) -> Lookup | PlainLookup:
-    """Returns the look-ups in the tables of an export, by compiled kernels where there is a C compiler.
-
-    Args:
-        folder: the export.
-        manifest: its manifest.
-        on_disk: the tables that stay on disk, and the bytes of the cache of each.
-
-    Raises:
-        EnvironmentMismatch: tables are to stay on disk, and there is no C compiler.
-    """
+def open_lookup(folder: Path, manifest: Manifest) -> Lookup | PlainLookup:
+    """Returns the look-ups in the tables of an export, by compiled kernels where there is a C compiler."""
     paths = {entry.name: folder / TABLES / entry.file for entry in manifest.tables}
     try:
         kernels()
-    except NativeUnavailable as error:
-        if on_disk:
-            raise EnvironmentMismatch(f"tables on disk need compiled kernels: {error}", "install gcc") from error
+    except NativeUnavailable:
         precision = manifest.precision
         return PlainLookup(
             manifest, {entry.name: MappedRows(paths[entry.name], entry, precision) for entry in manifest.tables}
         )
-    tables: dict[str, MemoryTable | DiskTable] = {}
-    for entry in manifest.tables:
-        path, cache_bytes = paths[entry.name], on_disk.get(entry.name)
-        if cache_bytes is None:
-            tables[entry.name] = MemoryTable(path, entry, manifest.precision)
-        else:
-            tables[entry.name] = DiskTable(path, entry, manifest.precision, cache_bytes)
-    return Lookup(manifest, tables)
+    return Lookup(
+        manifest, {entry.name: MemoryTable(paths[entry.name], entry, manifest.precision) for entry in manifest.tables}
+    )
 
 
 def open_dense(folder: Path, manifest: Manifest) -> nn.Module:

@@ -1,15 +1,14 @@
-/* Look-ups of rows that are stored at reduced precision, and a cache of rows that are on disk.
+/* Look-ups of rows that are stored at reduced precision.
  *
  * Sums are taken in the order of the ids and no product is fused with a sum, so that results have the same bits on every
  * machine and equal those of the training's kernels. Compiled with -ffp-contract=off.
  */
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { FP32, FP16, INT8, INT4 };
-enum { WAYS = 8, AHEAD = 8 };
+enum { AHEAD = 8 };
 
 /* Where rows are: `per_block` rows of `width` bytes at the beginning of each `stride` bytes. */
 struct place {
@@ -122,130 +121,4 @@ void zs_gather(const struct place *place, int64_t count, const int64_t *ids, uin
         if (i + AHEAD < count) __builtin_prefetch(row_at(place, ids[i + AHEAD]));
         memcpy(out + i * place->width, row_at(place, ids[i]), (size_t)place->width);
     }
-}
-
-/* A cache of rows: sets of 8, chosen by a hash of the id; the row of a set that was used least recently is replaced.
- *
- * An entry costs 12 bytes beside its row. `index`, if any, is the entry of each row of the table (-1: none), which finds
- * it in one step and costs 4 bytes for each row of the table.
- */
-struct cache {
-    pthread_mutex_t turn;
-    int64_t sets, width, rows;
-    int64_t *tags; /* id + 1; 0: empty */
-    uint32_t *used;
-    uint8_t *data;
-    int32_t *index;
-    uint32_t clock;
-    int64_t hits, misses;
-};
-
-static inline int64_t set_of(const struct cache *cache, int64_t id) {
-    uint64_t mixed = (uint64_t)id * 0x9e3779b97f4a7c15ull;
-    mixed ^= mixed >> 32;
-    return (int64_t)(mixed % (uint64_t)cache->sets);
-}
-
-void zs_cache_close(struct cache *cache) {
-    if (cache == NULL) return;
-    free(cache->tags);
-    free(cache->used);
-    free(cache->data);
-    free(cache->index);
-    pthread_mutex_destroy(&cache->turn);
-    free(cache);
-}
-
-/* Returns a cache of `sets` times 8 rows of `width` bytes, or NULL if there is no memory. rows: of the table, for an
- * index; 0: none. */
-struct cache *zs_cache_open(int64_t sets, int64_t width, int64_t rows) {
-    struct cache *cache = calloc(1, sizeof *cache);
-    if (cache == NULL) return NULL;
-    pthread_mutex_init(&cache->turn, NULL);
-    size_t entries = (size_t)(sets > 0 ? sets : 1) * WAYS;
-    cache->sets = sets > 0 ? sets : 1, cache->width = width, cache->rows = rows;
-    cache->tags = calloc(entries, sizeof *cache->tags);
-    cache->used = calloc(entries, sizeof *cache->used);
-    cache->data = malloc(entries * (size_t)width);
-    cache->index = rows > 0 ? malloc((size_t)rows * sizeof *cache->index) : NULL;
-    if (!cache->tags || !cache->used || !cache->data || (rows > 0 && !cache->index)) {
-        zs_cache_close(cache);
-        return NULL;
-    }
-    if (rows > 0) memset(cache->index, 0xff, (size_t)rows * sizeof *cache->index);
-    return cache;
-}
-
-static int64_t entry_of(struct cache *cache, int64_t id) {
-    if (cache->index) return cache->index[id];
-    int64_t first = set_of(cache, id) * WAYS;
-    for (int way = 0; way < WAYS; way++)
-        if (cache->tags[first + way] == id + 1) return first + way;
-    return -1;
-}
-
-/* Copies the rows of the cache to `out`, one behind the other; returns how many are missing, whose places are listed. */
-int64_t zs_cache_read(struct cache *cache, int64_t count, const int64_t *ids, uint8_t *out, int64_t *missing) {
-    int64_t lost = 0;
-    pthread_mutex_lock(&cache->turn);
-    uint32_t now = ++cache->clock;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t entry = entry_of(cache, ids[i]);
-        if (entry < 0) {
-            missing[lost++] = i;
-            continue;
-        }
-        cache->used[entry] = now;
-        memcpy(out + i * cache->width, cache->data + entry * cache->width, (size_t)cache->width);
-    }
-    cache->hits += count - lost;
-    cache->misses += lost;
-    pthread_mutex_unlock(&cache->turn);
-    return lost;
-}
-
-/* Keeps rows, which stand one behind the other. */
-void zs_cache_put(struct cache *cache, int64_t count, const int64_t *ids, const uint8_t *rows) {
-    pthread_mutex_lock(&cache->turn);
-    uint32_t now = ++cache->clock;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t entry = entry_of(cache, ids[i]);
-        if (entry < 0) {
-            int64_t first = set_of(cache, ids[i]) * WAYS;
-            entry = first;
-            for (int way = 0; way < WAYS; way++) {
-                int64_t each = first + way;
-                if (cache->tags[each] == 0) {
-                    entry = each;
-                    break;
-                }
-                if (now - cache->used[each] > now - cache->used[entry]) entry = each;
-            }
-            if (cache->index && cache->tags[entry]) cache->index[cache->tags[entry] - 1] = -1;
-            cache->tags[entry] = ids[i] + 1;
-            if (cache->index) cache->index[ids[i]] = (int32_t)entry;
-        }
-        cache->used[entry] = now;
-        memcpy(cache->data + entry * cache->width, rows + i * cache->width, (size_t)cache->width);
-    }
-    pthread_mutex_unlock(&cache->turn);
-}
-
-/* Forgets rows, because others took their place. */
-void zs_cache_drop(struct cache *cache, int64_t count, const int64_t *ids) {
-    pthread_mutex_lock(&cache->turn);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t entry = entry_of(cache, ids[i]);
-        if (entry < 0) continue;
-        cache->tags[entry] = 0;
-        cache->used[entry] = 0;
-        if (cache->index) cache->index[ids[i]] = -1;
-    }
-    pthread_mutex_unlock(&cache->turn);
-}
-
-void zs_cache_counts(struct cache *cache, int64_t *counts) {
-    pthread_mutex_lock(&cache->turn);
-    counts[0] = cache->hits, counts[1] = cache->misses;
-    pthread_mutex_unlock(&cache->turn);
 }

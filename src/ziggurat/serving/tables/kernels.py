@@ -7,10 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision
-from ziggurat.storage.native import FLAGS, compiled
+from ziggurat.storage.native import FLAGS as NATIVE_FLAGS
+from ziggurat.storage.native import compiled
 
 _SOURCE = Path(__file__).with_name("kernels.c")
-_FLAGS = (*(flag for flag in FLAGS if flag != "-O2"), "-O3", "-ffp-contract=off", "-pthread")
+FLAGS = (*(flag for flag in NATIVE_FLAGS if flag != "-O2"), "-O3", "-ffp-contract=off", "-pthread")
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 
 
@@ -44,14 +45,7 @@ def kernels() -> ctypes.CDLL:
     Raises:
         NativeUnavailable: it cannot be compiled or loaded; the message says why.
     """
-    found = compiled(_SOURCE, _FLAGS)
+    found = compiled(_SOURCE, FLAGS)
     found.zs_look_up.restype, found.zs_look_up.argtypes = ctypes.c_int, (_pointer, _int64)
     found.zs_gather.restype, found.zs_gather.argtypes = None, (_pointer, _int64, _pointer, _pointer)
-    found.zs_cache_open.restype, found.zs_cache_open.argtypes = _pointer, (_int64, _int64, _int64)
-    found.zs_cache_close.restype, found.zs_cache_close.argtypes = None, (_pointer,)
-    found.zs_cache_read.restype = _int64
-    found.zs_cache_read.argtypes = (_pointer, _int64, _pointer, _pointer, _pointer)
-    found.zs_cache_put.restype, found.zs_cache_put.argtypes = None, (_pointer, _int64, _pointer, _pointer)
-    found.zs_cache_drop.restype, found.zs_cache_drop.argtypes = None, (_pointer, _int64, _pointer)
-    found.zs_cache_counts.restype, found.zs_cache_counts.argtypes = None, (_pointer, _pointer)
     return found

@@ -1,7 +1,7 @@
 """The look-ups of a request in all tables at once, by compiled kernels.
 
 Rows in memory are decoded and added where they are. Of tables on disk, rows are first copied from the caches; the
-blocks of all others are read together, of all tables at once, with a bound on the reads of a table that are in flight.
+blocks of all others are read together, of all tables at once, with bounds on the reads that are in flight.
 Shape legend: B rows, L ids, W bytes of a stored row, S positions.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,14 +20,32 @@ from torch import Tensor
 
 from ziggurat.core.errors import DataError
 from ziggurat.serving.artefact.manifest import Manifest, TableEntry
+from ziggurat.serving.tables.figures import FiguresKeeper, LookupFigures
 from ziggurat.serving.tables.inputs import Ids, Inputs
 from ziggurat.serving.tables.kernels import Feature, Place, kernels
-from ziggurat.serving.tables.stores import DiskTable, MemoryTable, Wanted
+from ziggurat.serving.tables.stores import DiskTable, LoadedTable, MemoryTable, Wanted, unreadable
 from ziggurat.storage.async_io import TransferError, TransferThread, open_transfers
 
 Ints = npt.NDArray[np.int64]
-READS_OF_A_TABLE = 128
-"""Reads of a table that a look-up has in flight at a time."""
+Floats = npt.NDArray[np.float32]
+READS_OF_A_TABLE, READS_OF_A_LOOKUP = 128, 256
+"""Reads that a look-up has in flight at a time: of one table, and altogether."""
+
+
+class TableUnreadable(DataError):
+    """Rows of a table cannot be read from the disk.
+
+    Args:
+        problem, hint: as in :class:`~ziggurat.core.errors.ZigguratError`.
+        table: the table's name.
+    """
+
+    def __init__(self, problem: str, hint: str, table: str) -> None:
+        self.table = table
+        super().__init__(problem, hint)
+
+    def __reduce__(self) -> tuple[type[TableUnreadable], tuple[str, ...]]:
+        return type(self), (self.problem, self.hint, self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +65,66 @@ class _Bags:
     mask: npt.NDArray[np.bool_] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Pooled:
+    """The long bags of a feature, if its table keeps what they become.
+
+    Attributes:
+        rows: which rows of the output they are, ascending.
+        keys: their keys.
+        known: which of them are known.
+        found: the pooled rows of these.
+    """
+
+    rows: Ints
+    keys: npt.NDArray[np.uint64]
+    known: npt.NDArray[np.bool_]
+    found: Floats
+
+
 class Lookup:
     """Looks up the rows of some inputs. Threads may share it.
 
     Args:
         manifest: the export.
         tables: name of a table -> its rows.
+        reads_of_a_table, reads_of_a_lookup: reads of the disk that a look-up has in flight at a time, of one table and
+            altogether.
+
+    Attributes:
+        tables: see the argument.
+        figures: what the look-ups in tables on disk did.
     """
 
-    def __init__(self, manifest: Manifest, tables: Mapping[str, MemoryTable | DiskTable]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        tables: Mapping[str, MemoryTable | LoadedTable | DiskTable],
+        reads_of_a_table: int = READS_OF_A_TABLE,
+        reads_of_a_lookup: int = READS_OF_A_LOOKUP,
+    ) -> None:
         self._manifest, self.tables, self._kernels = manifest, dict(tables), kernels()
         self._disk = {name: table for name, table in tables.items() if isinstance(table, DiskTable)}
+        self._of_a_table, self._of_a_lookup = reads_of_a_table, reads_of_a_lookup
         self._free: list[TransferThread] = []
         self._turn = threading.Lock()
-        self.reads = self.read_bytes = 0
+        self.figures = FiguresKeeper(self._disk)
 
     def __call__(self, inputs: Inputs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Returns feature -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these.
 
         Raises:
-            DataError: rows cannot be read from the disk; the message names the table's file.
+            TableUnreadable: rows cannot be read from the disk; the message names the table's file.
         """
         names, table_of = self._manifest.inputs, self._manifest.table_of
         bags = {name: _bags(table_of[name], name, inputs.ids[name]) for name in names}
-        places, held = self._places(bags)
+        seen = LookupFigures.of(self._disk)
+        try:
+            pooled = self._take_pooled(bags, seen)
+            places, held = self._places(bags, seen)
+        finally:
+            if self._disk:
+                self.figures.add(seen)
         rows: dict[str, Tensor] = {}
         masks: dict[str, Tensor] = {}
         features = (Feature * len(names))()
@@ -86,68 +141,124 @@ class Lookup:
         if self._kernels.zs_look_up(ctypes.addressof(features), len(names)):
             raise MemoryError
         del held
+        for name, each in pooled.items():
+            self._finish_pooled(self._disk[table_of[name].name], each, rows[name].numpy())
         return rows, masks
 
     def close(self) -> None:
-        """Closes files, and frees caches. No look-up may be running."""
+        """Closes files. No look-up may be running."""
         for transfers in self._free:
             transfers.close()
         for table in self.tables.values():
             table.close()
 
-    def _places(self, bags: Mapping[str, _Bags]) -> tuple[dict[str, tuple[Place, Ints | None]], Mapping[str, Wanted]]:
+    def _take_pooled(self, bags: dict[str, _Bags], seen: LookupFigures) -> dict[str, _Pooled]:
+        """Empties the long bags whose pooled rows are known, and returns the long bags of each feature."""
+        found: dict[str, _Pooled] = {}
+        for name, bag in bags.items():
+            table = self._disk.get(self._manifest.table_of[name].name)
+            if table is None or table.pooled is None or bag.offsets is None:
+                continue
+            lengths = np.diff(bag.offsets)
+            is_long = lengths > table.pooled.longer_than
+            if not is_long.any():
+                continue
+            keys = table.pooled.keys(bag.ids, bag.offsets)[is_long]
+            known, rows = table.pooled.find(keys, table.generation)
+            at = np.flatnonzero(is_long)
+            found[name] = _Pooled(at, keys, known, rows)
+            figures = seen.tables[table.entry.name]
+            figures.pooled_hits += int(known.sum())
+            figures.pooled_misses += len(known) - int(known.sum())
+            if known.any():
+                is_known = np.zeros(bag.rows, bool)
+                is_known[at[known]] = True
+                ids = np.ascontiguousarray(bag.ids[~np.repeat(is_known, lengths)])
+                offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.where(is_known, 0, lengths))])
+                bags[name] = _Bags(ids, offsets, bag.rows)
+        return found
+
+    def _finish_pooled(self, table: DiskTable, pooled: _Pooled, rows: Floats) -> None:
+        """Fills in the pooled rows that were known, and keeps the others."""
+        assert table.pooled is not None
+        rows[pooled.rows[pooled.known]] = pooled.found
+        new = ~pooled.known
+        if new.any():
+            table.pooled.put(pooled.keys[new], rows[pooled.rows[new]], table.generation)
+
+    def _places(
+        self, bags: Mapping[str, _Bags], seen: LookupFigures
+    ) -> tuple[dict[str, tuple[Place, Ints | None]], Mapping[str, Wanted]]:
         """Returns where the rows of each feature are, with the ids there, and what holds those that were on disk."""
         places: dict[str, tuple[Place, Ints | None]] = {}
         asked: dict[str, list[str]] = {}
         for name, bag in bags.items():
             table = self.tables[self._manifest.table_of[name].name]
-            if isinstance(table, MemoryTable):
-                places[name] = table.place, bag.ids
-            else:
+            if isinstance(table, DiskTable):
                 asked.setdefault(table.entry.name, []).append(name)
+            else:
+                places[name] = table.place, bag.ids
         if not asked:
             return places, {}
-        wanted = {
-            table: self._disk[table].want(np.concatenate([bags[name].ids[bags[name].ids >= 0] for name in names]))
-            for table, names in asked.items()
+        exists = {
+            name: bags[name].ids >= 0 for names in asked.values() for name in names if bags[name].mask is not None
         }
-        for (table, place), names in zip(self._read(wanted).items(), asked.values(), strict=True):
+        ids = {
+            name: bags[name].ids[exists[name]] if name in exists else bags[name].ids
+            for names in asked.values()
+            for name in names
+        }
+        wanted = {
+            table: self._disk[table].want(_joined([ids[name] for name in names])) for table, names in asked.items()
+        }
+        for (table, place), names in zip(self._read(wanted, seen).items(), asked.values(), strict=True):
             first = 0
             for name in names:
-                ids = bags[name].ids
-                exists = ids >= 0
-                count = int(exists.sum())
-                places[name] = place, np.where(exists, first + np.cumsum(exists) - 1, -1)
+                count = len(ids[name])
+                if name in exists:
+                    places[name] = place, np.where(exists[name], first + np.cumsum(exists[name]) - 1, -1)
+                else:
+                    places[name] = place, np.arange(first, first + count)
                 first += count
             assert first == len(wanted[table].ids)
         return places, wanted
 
-    def _read(self, wanted: Mapping[str, Wanted]) -> dict[str, Place]:
+    def _read(self, wanted: Mapping[str, Wanted], seen: LookupFigures) -> dict[str, Place]:
         """Reads the missing rows of all tables together; returns where the rows of each table are."""
+        for name, each in wanted.items():
+            seen.tables[name].misses += len(each.missing)
+            seen.tables[name].hits += len(each.ids) - len(each.missing)
         memory = {name: _aligned(len(each.blocks), self._disk[name].layout.stride) for name, each in wanted.items()}
-        most = max(len(each.blocks) for each in wanted.values())
-        if most:
+        turns = list(self._turns({name: len(each.blocks) for name, each in wanted.items()}))
+        if turns:
             transfers = self._take()
+            began = time.perf_counter()
             try:
-                for start in range(0, most, READS_OF_A_TABLE):
-                    part = slice(start, start + READS_OF_A_TABLE)
-                    jobs = [
-                        self._disk[name].job(each.blocks[part], memory[name][part])
-                        for name, each in wanted.items()
-                        if start < len(each.blocks)
-                    ]
-                    self._count(transfers.read(jobs), memory, part)
+                for turn in turns:
+                    jobs = [self._disk[name].job(wanted[name].blocks[part], memory[name][part]) for name, part in turn]
+                    for (name, part), count in zip(turn, transfers.read_here(jobs), strict=True):
+                        seen.tables[name].reads += count
+                        seen.tables[name].read_bytes += memory[name][part].nbytes
             except TransferError as error:
-                raise self._unreadable(error) from error
+                raise self._unreadable(error, seen) from error
             finally:
+                seen.seconds.append(time.perf_counter() - began)
                 with self._turn:
                     self._free.append(transfers)
         return {name: self._disk[name].fill(each, memory[name]) for name, each in wanted.items()}
 
-    def _count(self, reads: Sequence[int], memory: Mapping[str, npt.NDArray[np.uint8]], part: slice) -> None:
-        with self._turn:
-            self.reads += sum(reads)
-            self.read_bytes += sum(each[part].nbytes for each in memory.values())
+    def _turns(self, blocks: Mapping[str, int]) -> Iterator[list[tuple[str, slice]]]:
+        """Divides the reads of all tables into such that may be in flight together."""
+        start = dict.fromkeys(blocks, 0)
+        while any(start[name] < count for name, count in blocks.items()):
+            left, turn = self._of_a_lookup, list[tuple[str, slice]]()
+            for name, count in sorted(blocks.items(), key=lambda each: start[each[0]] - each[1]):  # the longest first
+                some = min(count - start[name], self._of_a_table, left)
+                if some > 0:
+                    turn.append((name, slice(start[name], start[name] + some)))
+                    start[name] += some
+                    left -= some
+            yield turn
 
     def _take(self) -> TransferThread:
         with self._turn:
@@ -155,13 +266,15 @@ class Lookup:
                 return self._free.pop()
         return open_transfers()[0]
 
-    def _unreadable(self, error: TransferError) -> DataError:
-        table = next((each for each in self._disk.values() if each.file == error.file), None)
-        where = "a table" if table is None else str(table.path)
-        return DataError(
-            f"{where}: cannot be read at byte {error.offset:,}: {error.strerror}",
-            "check the disk; export the model again if the file is damaged",
-        )
+    def _unreadable(self, error: TransferError, seen: LookupFigures) -> DataError:
+        table = next(each for each in self._disk.values() if each.file == error.file)
+        seen.tables[table.entry.name].errors += 1
+        found = unreadable(table.path, error.offset, error.strerror or "")
+        return TableUnreadable(found.problem, found.hint, table.entry.name)
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
 
 
 def _bags(entry: TableEntry, name: str, ids: Ids) -> _Bags:

@@ -1,0 +1,187 @@
+"""Plans where the tables of an export are while it is served: in memory, or on disk behind caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ziggurat.core.digests import load_tensors
+from ziggurat.core.errors import ConfigError
+from ziggurat.serving.artefact.damage import DAMAGED
+from ziggurat.serving.artefact.manifest import STATISTICS_FILE, Manifest, TableEntry
+from ziggurat.serving.artefact.row_codec import row_bytes
+from ziggurat.serving.tables.lookup import READS_OF_A_LOOKUP, READS_OF_A_TABLE
+from ziggurat.serving.tables.placement import Demand, Placed, place
+from ziggurat.serving.tables.row_cache import stride_of
+
+
+@dataclass(frozen=True, slots=True)
+class TableMemory:
+    """The memory that tables may take, and how those are read that it does not hold.
+
+    Attributes:
+        bytes: memory for tables and caches, of all workers together.
+        candidates: rows that a request has to rank on average.
+        pooled_bytes: the part of it for pooled rows of long bags.
+        pooled_longer_than: bags of more ids than this are kept there.
+        pooled_any_order: whether a bag whose ids came in another order is the same bag; its sum may then differ in its
+            last bits.
+        dequantise: whether rows of tables in memory are kept as float32, which takes more memory and less time.
+        reads_of_a_table, reads_of_a_request: reads of the disk that a batch has in flight at a time, of one table and
+            altogether.
+    """
+
+    bytes: int
+    candidates: int = 100
+    pooled_bytes: int = 0
+    pooled_longer_than: int = 16
+    pooled_any_order: bool = False
+    dequantise: bool = False
+    reads_of_a_table: int = READS_OF_A_TABLE
+    reads_of_a_request: int = READS_OF_A_LOOKUP
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.pooled_bytes < max(1, self.bytes):
+            raise ConfigError(
+                f"--pooled-cache {self.pooled_bytes:,} bytes of --memory {self.bytes:,} bytes",
+                "give the pooled rows a part of the memory",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """Where a table is.
+
+    Attributes:
+        entry: the table.
+        file_bytes: bytes of its file.
+        placed: its demand, its memory, its expected hits and reads.
+        pooled_bytes: memory for the pooled rows of its long bags.
+    """
+
+    entry: TableEntry
+    file_bytes: int
+    placed: Placed
+    pooled_bytes: int = 0
+
+    @property
+    def is_on_disk(self) -> bool:
+        return self.placed.cache_bytes is not None
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        return "disk" if self.is_on_disk else "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPlan:
+    """Where the tables of an export are.
+
+    Attributes:
+        manifest: the export.
+        options: the memory.
+        tables: the tables, in the order of the manifest.
+    """
+
+    manifest: Manifest
+    options: TableMemory
+    tables: tuple[TablePlan, ...]
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the tables' files."""
+        return sum(table.file_bytes for table in self.tables)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory for tables and caches."""
+        return sum(table.placed.memory_bytes + table.pooled_bytes for table in self.tables)
+
+    @property
+    def lookups(self) -> float:
+        """Rows that a request looks up."""
+        return sum(table.placed.demand.lookups for table in self.tables)
+
+    @property
+    def reads(self) -> float:
+        """Reads of the disk that a request is expected to need."""
+        return sum(table.placed.reads for table in self.tables)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the plan for programs."""
+        return {
+            "memory_bytes": self.options.bytes,
+            "used_bytes": self.memory_bytes,
+            "table_bytes": self.table_bytes,
+            "candidates": self.options.candidates,
+            "lookups_per_request": self.lookups,
+            "reads_per_request": self.reads,
+            "tables": [
+                {
+                    "name": table.entry.name,
+                    "side": table.entry.side,
+                    "rows": table.entry.rows,
+                    "dim": table.entry.dim,
+                    "file_bytes": table.file_bytes,
+                    "place": table.place,
+                    "memory_bytes": table.placed.memory_bytes,
+                    "pooled_bytes": table.pooled_bytes,
+                    "lookups_per_request": table.placed.demand.lookups,
+                    "hit_rate": table.placed.hits,
+                    "reads_per_request": table.placed.reads,
+                }
+                for table in self.tables
+            ],
+        }
+
+
+def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> ServingPlan:
+    """Plans where tables are, by how often the training data looked up each of their rows.
+
+    Raises:
+        ConfigError: the memory does not suffice for the smallest caches, or no table on disk has bags to pool.
+        DataError: the statistics are damaged.
+    """
+    stored = manifest.files.get(STATISTICS_FILE)
+    counts = {} if stored is None else load_tensors(folder / STATISTICS_FILE, stored.checksum, DAMAGED)
+    demands: list[Demand] = []
+    for entry in manifest.tables:
+        in_memory = "fp32" if options.dequantise else manifest.precision
+        once = len(entry.features) if entry.lookups is None else entry.lookups
+        demands.append(
+            Demand(
+                entry.name,
+                entry.rows,
+                stride_of(row_bytes(entry.dim, manifest.precision)),
+                entry.rows * row_bytes(entry.dim, in_memory),
+                once * (options.candidates if entry.side == "item" else 1),
+                found if (found := counts.get(entry.name)) is not None and len(found) == entry.rows else None,
+            )
+        )
+    placed = place(demands, options.bytes - options.pooled_bytes)
+    tables = [
+        TablePlan(entry, entry.layout(manifest.precision).bytes, each)
+        for entry, each in zip(manifest.tables, placed, strict=True)
+    ]
+    return ServingPlan(manifest, options, tuple(_with_pooled(tables, options.pooled_bytes)))
+
+
+def _with_pooled(tables: list[TablePlan], bytes_: int) -> list[TablePlan]:
+    """Divides memory for pooled rows among tables on disk that bags look up, by the reads that bags need."""
+    if not bytes_:
+        return tables
+    of_bags = [
+        table.placed.demand.lookups
+        if table.is_on_disk and (table.entry.lookups or 0) > len(table.entry.features)
+        else 0
+        for table in tables
+    ]
+    total = sum(of_bags)
+    if not total and any(table.is_on_disk for table in tables):
+        raise ConfigError("--pooled-cache: no table on disk has bags of several ids", "leave it out")
+    return [
+        TablePlan(table.entry, table.file_bytes, table.placed, int(bytes_ * part / total) if total else 0)
+        for table, part in zip(tables, of_bags, strict=True)
+    ]
