@@ -235,7 +235,11 @@ def _entries(lookup: EmbeddingLookup, of_user: Collection[str], pooling: Mapping
             positions=dict(spec.positions),
             side="user" if set(spec.features) <= set(of_user) else "item",
             divides=spec.name in of_torch,
-            lookups=sum(min(pooling.get(name, 1.0), spec.positions.get(name, math.inf)) for name in spec.features),
+            lookups={
+                name: min(pooling[name], spec.positions.get(name, math.inf))
+                for name in spec.features
+                if name in pooling
+            },
         )
         for number, spec in enumerate(lookup.layout.tables)
     )

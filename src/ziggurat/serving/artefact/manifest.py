@@ -72,7 +72,7 @@ class TableEntry:
         side: whether it is read once a request, or for each candidate.
         divides: whether a mean is the sum divided by the number of rows, as torch computes it; if not, it is the sum
             times one over that number, as FBGEMM does. The two differ in the last bit.
-        lookups: rows that a row of the training data looked up in it on average; None if that is unknown.
+        lookups: feature -> rows that a row of the training data looked up for it on average, as far as that is known.
     """
 
     name: str
@@ -84,7 +84,7 @@ class TableEntry:
     positions: dict[str, int]
     side: Side
     divides: bool = False
-    lookups: float | None = None
+    lookups: dict[str, float] = field(default_factory=dict[str, float])
 
     def layout(self, precision: Precision) -> PackedRows:
         """Returns where its rows are in the file."""

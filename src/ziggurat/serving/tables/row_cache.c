@@ -166,18 +166,19 @@ void zs_cache_put(struct cache *cache, uint64_t generation, int64_t number, cons
         int64_t at = set_of(cache, ids[i]);
         struct set *set = set_at(cache, at);
         uint32_t tag = (uint32_t)(ids[i] + 1), least = UINT32_MAX;
-        int way = -1;
-        for (int each = 0; each < WAYS; each++) { /* without the lock: a guess that most rows do not pass */
+        int way = -1, is_free = 0;
+        for (int each = 0; each < WAYS; each++) { /* without the lock: most rows do not get further */
             uint32_t there = atomic_load_explicit(&set->tags[each], memory_order_relaxed);
-            if (there == tag) {
-                way = each;
-                break;
+            if (there == tag || there == 0) {
+                if (there == tag || !is_free) way = each;
+                is_free = 1;
+                if (there == tag) break;
+            } else if (!is_free) {
+                uint32_t often = asked_for(cache, (int64_t)there - 1);
+                if (often < least) least = often, way = each;
             }
-            uint32_t often = there ? asked_for(cache, (int64_t)there - 1) : 0;
-            if (there == 0 ? least > 0 || way < 0 : often < least) least = there ? often : 0, way = each;
         }
-        uint32_t seen = atomic_load_explicit(&set->tags[way], memory_order_relaxed);
-        if (seen && seen != tag && asked_for(cache, ids[i]) < least) continue;
+        if (!is_free && asked_for(cache, ids[i]) < least) continue;
         if (!take(set, me)) continue;
         int is_current = atomic_load(&cache->generation) == generation;
         int elsewhere = 0; /* another thread may have kept it meanwhile */

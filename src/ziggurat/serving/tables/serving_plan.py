@@ -149,14 +149,13 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
     demands: list[Demand] = []
     for entry in manifest.tables:
         in_memory = "fp32" if options.dequantise else manifest.precision
-        once = len(entry.features) if entry.lookups is None else entry.lookups
         demands.append(
             Demand(
                 entry.name,
                 entry.rows,
                 stride_of(row_bytes(entry.dim, manifest.precision)),
                 entry.rows * row_bytes(entry.dim, in_memory),
-                once * (options.candidates if entry.side == "item" else 1),
+                sum(entry.lookups.get(name, 1.0) for name in entry.features) * _times(entry, options),
                 found if (found := counts.get(entry.name)) is not None and len(found) == entry.rows else None,
             )
         )
@@ -165,23 +164,28 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
         TablePlan(entry, entry.layout(manifest.precision).bytes, each)
         for entry, each in zip(manifest.tables, placed, strict=True)
     ]
-    return ServingPlan(manifest, options, tuple(_with_pooled(tables, options.pooled_bytes)))
+    return ServingPlan(manifest, options, tuple(_with_pooled(tables, options)))
 
 
-def _with_pooled(tables: list[TablePlan], bytes_: int) -> list[TablePlan]:
-    """Divides memory for pooled rows among tables on disk that bags look up, by the reads that bags need."""
-    if not bytes_:
+def _times(entry: TableEntry, options: TableMemory) -> int:
+    """Returns for how many rows a request looks a table up."""
+    return options.candidates if entry.side == "item" else 1
+
+
+def _with_pooled(tables: list[TablePlan], options: TableMemory) -> list[TablePlan]:
+    """Divides memory for pooled rows among tables on disk that bags look up, by their look-ups."""
+    if not options.pooled_bytes:
         return tables
-    of_bags = [
-        table.placed.demand.lookups
-        if table.is_on_disk and (table.entry.lookups or 0) > len(table.entry.features)
-        else 0
-        for table in tables
-    ]
+    of_bags = [_of_bags(table.entry) * _times(table.entry, options) if table.is_on_disk else 0 for table in tables]
     total = sum(of_bags)
     if not total and any(table.is_on_disk for table in tables):
         raise ConfigError("--pooled-cache: no table on disk has bags of several ids", "leave it out")
     return [
-        TablePlan(table.entry, table.file_bytes, table.placed, int(bytes_ * part / total) if total else 0)
+        TablePlan(table.entry, table.file_bytes, table.placed, int(options.pooled_bytes * part / total) if total else 0)
         for table, part in zip(tables, of_bags, strict=True)
     ]
+
+
+def _of_bags(entry: TableEntry) -> float:
+    """Returns the look-ups of a row that become one with others."""
+    return sum(each for name, each in entry.lookups.items() if each > 1 and name not in entry.positions)
