@@ -39,6 +39,7 @@ from bench.system.quantised import QUANTISED_COMMS
 from bench.system.row_store import ROW_STORE
 from bench.system.scaling import SCALING
 from bench.system.scaling_law import SCALING_LAW
+from bench.system.serving_sdm import SERVING_SDM
 from bench.system.shampoo_state import SHAMPOO_STATE
 from bench.system.soak import SOAK
 from bench.system.throughput import THROUGHPUT
@@ -65,6 +66,7 @@ _ALL = (
     ROW_STORE,
     TIERED_TRAINING,
     TIERED_DEVICES,
+    SERVING_SDM,
     CHECKPOINT_BYTES,
     CHECKPOINT_STALL,
     CHECKPOINT_CRASH,

@@ -1,0 +1,161 @@
+"""An export with large tables: a small model is trained, and the files of its tables are written anew with drawn rows.
+
+Which row is looked up how often follows Zipf's law, or the reuse of rows that a file of production statistics tells
+(``dlrm_locality_stats_2021.txt``, published with Facebook's dlrm_datasets: of the rows of a batch of 65,536, how many
+are looked up how often).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file as save_arrays
+
+from ziggurat.core.config import parse_config
+from ziggurat.core.files import write_json
+from ziggurat.exporting.export import export
+from ziggurat.features.config import CategoricalFeature
+from ziggurat.features.encoders.identity import IdentityConfig, IdentityEncoder
+from ziggurat.features.transform import Transform
+from ziggurat.serving.artefact.manifest import STATISTICS_FILE, TABLES, TRANSFORM, Manifest, StoredFile
+from ziggurat.serving.artefact.row_codec import encode
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+
+Ints = npt.NDArray[np.int64]
+DIM, BAG, EXPONENT = 64, 20, 1.05
+USERS, ITEMS = "user", "item"
+_DRAWS = 20_000_000
+"""Look-ups of the training data that the statistics of a table count."""
+_TRAINED = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How often rows of a table are looked up, the most frequent first.
+
+    Attributes:
+        ends: where the parts of the rows end, as shares of the rows.
+        lookups: the cumulated shares of the look-ups of these parts; None: Zipf's law.
+    """
+
+    ends: tuple[float, ...] = ()
+    lookups: tuple[float, ...] | None = None
+
+    @classmethod
+    def read(cls, folder: Path | None) -> Skew:
+        """Reads production statistics, if there are any."""
+        path = None if folder is None else folder / "dlrm_locality_stats_2021.txt"
+        if path is None or not path.exists():
+            return cls()
+        text = path.read_text().split("Ratio of index distribution")
+        rows, lookups = ([float(each) for each in re.findall(r"\]: ([0-9.]+)", part)] for part in text[:2])
+        count = min(len(rows), len(lookups))
+        shares = [np.array(each[:count])[::-1].cumsum() for each in (rows, lookups)]
+        ends, falls = ([float(each) for each in share / share[-1]] for share in shares)
+        return cls(tuple(ends), tuple(falls))
+
+    def ranks(self, random: np.random.Generator, count: int, rows: int) -> Ints:
+        """Draws ranks of rows, 0 for the most frequent."""
+        if self.lookups is None:
+            power = 1 - EXPONENT  # the inverse of the continuous distribution
+            u = random.random(count)
+            return np.minimum(((1 + u * (float(rows) ** power - 1)) ** (1 / power)).astype(np.int64) - 1, rows - 1)
+        part = np.minimum(np.searchsorted(self.lookups, random.random(count)), len(self.ends) - 1)
+        ends = (np.concatenate([[0.0], self.ends]) * rows).astype(np.int64)
+        return np.minimum(
+            ends[part] + (random.random(count) * (ends[part + 1] - ends[part])).astype(np.int64), rows - 1
+        )
+
+
+def spread(ranks: Ints, rows: int) -> Ints:
+    """Returns ids of ranks, so that frequent rows are not neighbours: an affine permutation."""
+    step = 0x9E3779B1 % rows
+    while np.gcd(step, rows) != 1:
+        step += 1
+    return ranks * step % rows
+
+
+def make(folder: Path, rows: dict[str, int], skew: Skew, seed: int = 0) -> Path:
+    """Makes an export whose tables have some numbers of rows; returns its folder."""
+    random = np.random.default_rng(seed)
+    small = _trained(folder)
+    manifest = Manifest.read(small)
+    tables = tuple(replace(entry, rows=rows[entry.name]) for entry in manifest.tables)
+    _resize(small / TRANSFORM, rows)
+    counts: dict[str, Ints] = {}
+    for entry in tables:
+        layout = entry.layout(manifest.precision)
+        with (small / TABLES / entry.file).open("wb") as file:
+            chunk = layout.per_block * 4096
+            for start in range(0, entry.rows, chunk):
+                drawn = 0.05 * random.standard_normal((min(chunk, entry.rows - start), entry.dim), np.float32)
+                layout.write(file, encode(drawn, manifest.precision, entry.name))
+        counts[entry.name] = np.zeros(entry.rows, np.int64)
+        for _ in range(0, min(_DRAWS, 20 * entry.rows), 1_000_000):
+            ids = spread(skew.ranks(random, 1_000_000, entry.rows), entry.rows)
+            counts[entry.name] += np.bincount(ids, minlength=entry.rows)
+    save_arrays(counts, small / STATISTICS_FILE)
+    del counts
+    files = {name: StoredFile.of(small / name) for name in manifest.files}
+    replace(manifest, tables=tables, files=files).write(small)
+    return small
+
+
+def _resize(folder: Path, rows: dict[str, int]) -> None:
+    """Writes a transform anew whose identity encoders know more values."""
+    old = Transform.load(folder)
+    features = [
+        each.model_copy(update={"encoder": IdentityConfig(rows=rows[each.name])})
+        if isinstance(each, CategoricalFeature)
+        else each
+        for each in old.features
+    ]
+    encoders = {name: IdentityEncoder(count) for name, count in rows.items()}
+    shutil.rmtree(folder)
+    folder.mkdir()
+    Transform(features, old.targets, old.chains, encoders, old.labels).save(folder)
+
+
+def _trained(folder: Path) -> Path:
+    """Trains a small model: a user with a bag of items, and an item."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    random = np.random.default_rng(0)
+    bags = random.integers(0, 100, (_TRAINED, BAG)).tolist()
+    columns: dict[str, Any] = {
+        "user": random.integers(0, 100, _TRAINED),
+        "item": random.integers(0, 100, _TRAINED),
+        "liked": bags,
+        "click": random.integers(0, 2, _TRAINED),
+    }
+    pq.write_table(pa.table(columns), folder / "log.parquet")
+    identity = {"name": "identity", "rows": 100}
+    values: dict[str, Any] = {
+        "name": "sdm",
+        "data": {
+            "folder": str(folder),
+            "source": {"name": "parquet", "files": ["log.parquet"]},
+            "split": {"name": "random", "validation": 0.2, "test": 0.2},
+            "labels": [{"name": "click"}],
+        },
+        "features": [
+            {"name": "user", "kind": "categorical", "type": "integer", "encoder": identity},
+            {"name": "item", "kind": "categorical", "type": "integer", "encoder": identity},
+            {"name": "liked", "kind": "bag", "type": "integer", "table": "item"},
+        ],
+        "embeddings": {"dim": DIM},
+        "model": {"name": "deepfm", "deep": {"hidden": [64, 32]}},
+        "training": {"batch_size": 256, "epochs": 1, "seed": 0},
+    }
+    write_json(folder / "exp.yaml", values)
+    run = api.train(parse_config(Experiment, values), str(folder / "run"), prepared=str(folder / "prepared")).run
+    export(run, folder / "export", precision="int8", prepared=folder / "prepared", item_columns=["item"])
+    return folder / "export"
