@@ -25,7 +25,7 @@ from ziggurat.exporting.export import export
 from ziggurat.serving.artefact.manifest import Manifest
 from ziggurat.serving.artefact.row_codec import PRECISIONS
 from ziggurat.serving.http.served_model import ServedModel
-from ziggurat.serving.model.scorer import Scorer
+from ziggurat.serving.model.scorer import Scorer, open_dense
 from ziggurat.serving.tables.lookup import Lookup, TableUnreadable
 from ziggurat.serving.tables.residence import reside
 from ziggurat.serving.tables.serving_plan import TableMemory, plan_tables
@@ -69,7 +69,7 @@ def rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
     def ids(most: int, longest: int) -> list[int]:
         return (most * random.random(random.integers(0, longest)) ** 3).astype(int).tolist()
 
-    found = [
+    found: list[dict[str, Any]] = [
         {"item": int(ITEMS * random.random() ** 3), "age": 30.0, "tags": ids(TAGS, 60), "history": ids(ITEMS, 8)}
         for _ in range(count)
     ]
@@ -116,8 +116,8 @@ def test_answers_have_the_same_bits_at_every_budget(exports: dict[str, Path], pr
 def test_a_bag_in_another_order_may_be_taken_for_the_same(exports: dict[str, Path]) -> None:
     """It changes no more than the last bits, and happens only where it was asked for."""
     folder = exports["fp32"]
-    given = [{"item": 1, "age": 30.0, "tags": list(range(100, 160)), "history": []}]
-    turned = [{**given[0], "tags": given[0]["tags"][::-1]}]
+    ids = list(range(100, 160))
+    given, turned = ([{"item": 1, "age": 30.0, "tags": tags, "history": []}] for tags in (ids, ids[::-1]))
     expected = scores(Scorer.open(folder), turned)
     for any_order in (False, True):
         memory = options(folder, 0.3, pooled_bytes=20_000, pooled_any_order=any_order)
@@ -145,7 +145,7 @@ def test_a_new_version_of_a_table_shares_the_cache(exports: dict[str, Path], tmp
     new = residence.lookup()
     new.tables["tags"] = before.succeeded(tmp_path / "new.rows", 2)  # pyright: ignore[reportAttributeAccessIssue]
     new = Lookup(Manifest.read(folder), new.tables)
-    new_scorer = Scorer(folder, old_scorer.manifest, old_scorer.transform, new, old_scorer._dense)
+    new_scorer = Scorer(folder, old_scorer.manifest, old_scorer.transform, new, open_dense(folder, old_scorer.manifest))
     changed = [scores(new_scorer, given) for _ in range(2)]
     assert changed[0].tobytes() == changed[1].tobytes() != expected.tobytes()
     assert scores(old_scorer, given).tobytes() == expected.tobytes()
