@@ -29,7 +29,8 @@ from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
 from bench.small_memory import limited, unavailable
 from bench.system.row_contestants import without_rocksdb
-from bench.system.sdm.big_export import BAG, DIM, EXPONENT, ITEMS, USERS, Skew, make
+from bench.system.sdm.access import BAG, EXPONENT, ITEMS, USERS, Skew
+from bench.system.sdm.big_export import DIM, make
 from bench.system.sdm.load import Load
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.serving.artefact.manifest import Manifest

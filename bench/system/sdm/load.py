@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from bench.system.sdm.big_export import BAG, Skew, spread
+from bench.system.sdm.access import BAG, Skew, spread
 
 
 @dataclass(frozen=True, slots=True)
