@@ -1,4 +1,4 @@
-"""An export with large tables: a small model is trained, and the files of its tables are written anew with drawn rows."""
+"""An export with large tables: a small model is trained, and its tables are written anew with drawn rows."""
 
 from __future__ import annotations
 

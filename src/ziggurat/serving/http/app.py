@@ -27,7 +27,6 @@ from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.http.v2_routes import v2_routes
 from ziggurat.serving.tables.lookup import Lookup
 
-
 _BATCHES_WITH_DISK = 3
 """Batches at a time with tables on disk: while one waits for rows, others are encoded and predicted."""
 
