@@ -23,6 +23,7 @@ from bench.quality.out_of_the_box import OUT_OF_THE_BOX, SEARCHED
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.serving.serving_hostile import SERVING_HOSTILE
 from bench.serving.serving_peers import SERVING_PEERS
+from bench.serving.serving_sdm import SERVING_SDM
 from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.checksums import CHECKSUMS
 from bench.system.cli_start import CLI_START
@@ -39,7 +40,6 @@ from bench.system.quantised import QUANTISED_COMMS
 from bench.system.row_store import ROW_STORE
 from bench.system.scaling import SCALING
 from bench.system.scaling_law import SCALING_LAW
-from bench.system.serving_sdm import SERVING_SDM
 from bench.system.shampoo_state import SHAMPOO_STATE
 from bench.system.soak import SOAK
 from bench.system.throughput import THROUGHPUT

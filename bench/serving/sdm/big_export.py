@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file as save_arrays
 
-from bench.system.sdm.access import BAG, Skew, spread
+from bench.serving.sdm.access import BAG, Skew, spread
 from ziggurat.core.config import parse_config
 from ziggurat.core.files import write_json
 from ziggurat.exporting.export import export

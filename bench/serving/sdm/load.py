@@ -1,4 +1,4 @@
-"""Open-loop load on a server: ``python -m bench.system.sdm.load`` with a plan in JSON on its input.
+"""Open-loop load on a server: ``python -m bench.serving.sdm.load`` with a plan in JSON on its input.
 
 Requests begin at times that are drawn before (a Poisson process), whether or not earlier ones were answered; a latency
 counts from the drawn time, so that a slow answer also costs those that wait behind it. No request is sent twice.
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from bench.system.sdm.access import BAG, Skew, spread
+from bench.serving.sdm.access import BAG, Skew, spread
 
 
 @dataclass(frozen=True, slots=True)

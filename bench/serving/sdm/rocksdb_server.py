@@ -1,7 +1,7 @@
 """A peer: the same model and the same HTTP server, with rows from RocksDB.
 
-``python -m bench.system.sdm.rocksdb_server OUT FOLDER CACHE_BYTES``. The first line that it prints is its URL. Rows are
-read with O_DIRECT through a block cache, in batches, and each row of a batch once.
+``python -m bench.serving.sdm.rocksdb_server OUT FOLDER CACHE_BYTES``. It prints its URL. Rows are read
+with O_DIRECT through a block cache, in batches, and each row of a batch once.
 """
 
 from __future__ import annotations

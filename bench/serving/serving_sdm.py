@@ -1,8 +1,8 @@
 """Measures requests a second at equal p99 with tables in less and less memory, beside memory mapping and RocksDB.
 
 Every server is a process on one core in its own control group, whose memory, the page cache included, is its budget and
-what the program itself takes. The load is open (:mod:`bench.system.sdm.load`), from a process on another core. The rate
-of a server is the greatest at which the 99th percentile of latencies stays within a bound that is the same for all; it
+what the program itself takes. The load is open (:mod:`bench.serving.sdm.load`), from a process on another core. The
+rate of a server is the greatest at which the 99th percentile of latencies stays within a bound that is the same for all; it
 is searched in each round by doubling and halving. One server runs at a time. The answers to the same requests are
 compared bit by bit.
 """
@@ -27,11 +27,11 @@ from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
+from bench.serving.sdm.access import BAG, EXPONENT, ITEMS, USERS, Skew
+from bench.serving.sdm.big_export import DIM, make
+from bench.serving.sdm.load import Load
 from bench.small_memory import limited, unavailable
 from bench.system.row_contestants import without_rocksdb
-from bench.system.sdm.access import BAG, EXPONENT, ITEMS, USERS, Skew
-from bench.system.sdm.big_export import DIM, make
-from bench.system.sdm.load import Load
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.serving.artefact.manifest import Manifest
 
@@ -124,7 +124,7 @@ def _servers(export: Path, folder: Path, size: int, shares: tuple[int, ...], *, 
         found.append(Server(f"ours_{share}", [*serve, "--memory", str(budget)], budget))
     budget = size * 20 // 100
     found.append(Server("mapped_20", serve, budget))
-    rocksdb = [sys.executable, "-m", "bench.system.sdm.rocksdb_server", str(export), str(folder / "rocksdb")]
+    rocksdb = [sys.executable, "-m", "bench.serving.sdm.rocksdb_server", str(export), str(folder / "rocksdb")]
     if without_rocksdb() is None and not quick:
         rocks = [*rocksdb, str(budget)]
         subprocess.run([*rocks, "fill"], cwd=ROOT, check=True)
@@ -184,7 +184,7 @@ class _Probe:
             self._url, self._rows[USERS], self._rows[ITEMS], self._candidates, rate, seconds or self._seconds,
             self._seed, 64, self._skew.ends, self._skew.lookups,
         )  # fmt: skip
-        command = _pinned([sys.executable, "-m", "bench.system.sdm.load"], 1)
+        command = _pinned([sys.executable, "-m", "bench.serving.sdm.load"], 1)
         found = subprocess.run(
             command, input=json.dumps(asdict(plan)), text=True, capture_output=True, check=True, cwd=ROOT
         )
@@ -255,9 +255,9 @@ SERVING_SDM = Benchmark(
         **{f"b{count}.20.over_{peer}": Target(2.0) for count in CANDIDATES for peer in ("mapped", "rocksdb")},
     },
     depends_on=(
-        "bench/system/serving_sdm.py",
-        "bench/system/sdm/load.py",
-        "bench/system/sdm/rocksdb_server.py",
+        "bench/serving/serving_sdm.py",
+        "bench/serving/sdm/load.py",
+        "bench/serving/sdm/rocksdb_server.py",
         "src/ziggurat/cli/serve.py",
         "src/ziggurat/serving/tables/kernels.c",
         "src/ziggurat/serving/tables/row_cache.c",
