@@ -2,9 +2,9 @@
 
 Every server is a process on one core in its own control group, whose memory, the page cache included, is its budget and
 what the program itself takes. The load is open (:mod:`bench.serving.sdm.load`), from a process on another core. The
-rate of a server is the greatest at which the 99th percentile of latencies stays within a bound that is the same for all; it
-is searched in each round by doubling and halving. One server runs at a time. The answers to the same requests are
-compared bit by bit.
+rate of a server is the greatest at which the 99th percentile of latencies stays within a bound, the same for all; it is
+searched in each round by doubling and halving. One server runs at a time. The answers to the same requests are compared
+bit by bit.
 """
 
 from __future__ import annotations
