@@ -101,7 +101,7 @@ class Batcher:
     Args:
         model: the model; :meth:`replace` exchanges it between two batches.
         limits: the bounds of queue and batches.
-        observe: is told of each batch, in the batcher's thread.
+        observe: is told of each batch, one at a time, in a thread of the batcher.
         at_a_time: batches at a time; more than one pays where one waits for the disk.
     """
 
@@ -113,7 +113,7 @@ class Batcher:
         at_a_time: int = 1,
     ) -> None:
         self._model, self._limits, self._observe = model, limits, observe
-        self._changed = threading.Condition()
+        self._changed, self._observing = threading.Condition(), threading.Lock()
         self._queue: deque[_Job] = deque()
         self._queued_rows = self._busy_rows = 0
         self._row_s = 0.0
@@ -265,7 +265,9 @@ class Batcher:
             fault = _not_finite(mine, job.is_rank)
             answer = Answer(mine, model.version, rows, began - job.arrived, start - began, end - start)
             _settle(job, fault or answer)
-        self._observe(BatchFigures(rows, len(ready), batch.encoded, outputs, model, start - began, end - start))
+        figures = BatchFigures(rows, len(ready), batch.encoded, outputs, model, start - began, end - start)
+        with self._observing:
+            self._observe(figures)
 
 
 def _outputs(model: ServedModel, found_BT: Floats, further: Mapping[str, Mapping[str, Floats]]) -> dict[str, Floats]:
