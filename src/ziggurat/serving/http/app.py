@@ -25,10 +25,6 @@ from ziggurat.serving.http.predict_routes import predict_routes
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.http.v2_routes import v2_routes
-from ziggurat.serving.tables.lookup import Lookup
-
-_BATCHES_WITH_DISK = 3
-"""Batches at a time with tables on disk: while one waits for rows, others are encoded and predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +55,7 @@ def application(
         log: where requests are logged; default: standard error.
     """
     metrics = Metrics(model)
-    lookup = model.scorer.lookup
-    at_a_time = _BATCHES_WITH_DISK if isinstance(lookup, Lookup) and lookup.reads_disk else 1
-    service = Service(Batcher(model, limits, metrics.batch, at_a_time), limits, metrics)
+    service = Service(Batcher(model, limits, metrics.batch), limits, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:

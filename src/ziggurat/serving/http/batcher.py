@@ -1,4 +1,4 @@
-"""Predicts the rows of several requests together, in threads beside the event loop.
+"""Predicts the rows of several requests together, in a thread beside the event loop.
 
 While a batch is predicted, requests wait in a queue of bounded length; the next batch takes as many as fit. So batches
 grow with the load, and a lone request does not wait. A request that cannot be answered before its deadline is refused
@@ -101,26 +101,20 @@ class Batcher:
     Args:
         model: the model; :meth:`replace` exchanges it between two batches.
         limits: the bounds of queue and batches.
-        observe: is told of each batch, one at a time, in a thread of the batcher.
-        at_a_time: batches at a time; more than one pays where one waits for the disk.
+        observe: is told of each batch, in the batcher's thread.
     """
 
     def __init__(
-        self,
-        model: ServedModel,
-        limits: ServingLimits,
-        observe: Callable[[BatchFigures], None] = lambda _: None,
-        at_a_time: int = 1,
+        self, model: ServedModel, limits: ServingLimits, observe: Callable[[BatchFigures], None] = lambda _: None
     ) -> None:
         self._model, self._limits, self._observe = model, limits, observe
-        self._changed, self._observing = threading.Condition(), threading.Lock()
+        self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
         self._queued_rows = self._busy_rows = 0
         self._row_s = 0.0
         self._closing = False
-        self._threads = [threading.Thread(target=self._run, name="predict", daemon=True) for _ in range(at_a_time)]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
+        self._thread.start()
 
     @property
     def model(self) -> ServedModel:
@@ -176,15 +170,14 @@ class Batcher:
         """Predicts what was admitted, and ends the thread."""
         with self._changed:
             self._closing = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+            self._changed.notify()
+        self._thread.join()
 
     def _run(self) -> None:
         while jobs := self._take():
             self._predict_or_refuse(jobs)
             with self._changed:
-                self._busy_rows -= sum(job.rows for job in jobs)
+                self._busy_rows = 0
 
     def _predict_or_refuse(self, jobs: list[_Job]) -> None:
         """Predicts requests together; if rows of a table cannot be read, each alone, so that others are answered."""
@@ -204,15 +197,12 @@ class Batcher:
     def _take(self) -> list[_Job]:
         """Waits for requests, and returns those of the next batch; none if there will be no more."""
         with self._changed:
-            while True:
-                while not self._queue:
-                    if self._closing:
-                        return []
-                    self._changed.wait()
-                if self._limits.batch_wait_s:
-                    self._wait_for_more()
-                if self._queue:  # another thread may have taken it meanwhile
-                    break
+            while not self._queue:
+                if self._closing:
+                    return []
+                self._changed.wait()
+            if self._limits.batch_wait_s:
+                self._wait_for_more()
             jobs: list[_Job] = []
             rows = 0
             while self._queue and (not jobs or rows + self._queue[0].rows <= self._limits.batch_rows):
@@ -220,13 +210,13 @@ class Batcher:
                 self._queued_rows -= job.rows
                 jobs.append(job)
                 rows += job.rows
-            self._busy_rows += rows
+            self._busy_rows = rows
             return jobs
 
     def _wait_for_more(self) -> None:
         """Waits until a batch is full, the time for that is over, or a deadline is near."""
         until = self._queue[0].arrived + self._limits.batch_wait_s
-        while self._queue and self._queued_rows < self._limits.batch_rows and not self._closing:
+        while self._queued_rows < self._limits.batch_rows and not self._closing:
             nearest = min(job.deadline for job in self._queue) - 2 * self._queued_rows * self._row_s
             left = min(until, nearest) - time.monotonic()
             if left <= 0 or not self._changed.wait(left):
@@ -265,9 +255,7 @@ class Batcher:
             fault = _not_finite(mine, job.is_rank)
             answer = Answer(mine, model.version, rows, began - job.arrived, start - began, end - start)
             _settle(job, fault or answer)
-        figures = BatchFigures(rows, len(ready), batch.encoded, outputs, model, start - began, end - start)
-        with self._observing:
-            self._observe(figures)
+        self._observe(BatchFigures(rows, len(ready), batch.encoded, outputs, model, start - began, end - start))
 
 
 def _outputs(model: ServedModel, found_BT: Floats, further: Mapping[str, Mapping[str, Floats]]) -> dict[str, Floats]:

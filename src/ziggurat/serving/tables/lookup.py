@@ -145,11 +145,6 @@ class Lookup:
             self._finish_pooled(self._disk[table_of[name].name], each, rows[name].numpy())
         return rows, masks
 
-    @property
-    def reads_disk(self) -> bool:
-        """Whether any table is on disk."""
-        return bool(self._disk)
-
     def close(self) -> None:
         """Closes files. No look-up may be running."""
         for transfers in self._free:
