@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from tests.serving.http_kit import ADMIN, TOKEN, Exported, Running, exported, exported_again, running
 from tests.serving.page_checks import CONTRAST, NAMES
 from tools.chromium import CHROMIUM, Browser, browser
+from ziggurat.serving.artefact.manifest import Manifest
 from ziggurat.serving.http.access_log import AccessLog
 from ziggurat.serving.http.app import application
 from ziggurat.serving.http.doors import Doors
@@ -26,7 +28,8 @@ from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.http.server import WorkerServer, run_worker
 from ziggurat.serving.http.workers import listening_socket
 from ziggurat.serving.model.scorer import Scorer
-from ziggurat.serving.tables.stores import DiskTable
+from ziggurat.serving.tables.residence import reside
+from ziggurat.serving.tables.serving_plan import TableMemory, plan_tables
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on PATH (.ci/install_chromium)"
@@ -240,15 +243,20 @@ def served_here(model: ServedModel) -> Generator[str]:
 
 
 def test_tables_on_disk_show_their_hit_rate(chromium: Browser, export: Exported) -> None:
-    model = ServedModel(Scorer.open(export.folder, on_disk={"item": 1 << 12}))
-    table = model.scorer.lookup.tables["item"]
-    assert isinstance(table, DiskTable)
+    plan = plan_tables(export.folder, Manifest.read(export.folder), TableMemory(1 << 16))
+    tables = [  # so small that a plan leaves all of them in memory
+        replace(each, placed=replace(each.placed, cache_bytes=1 << 14)) if each.entry.name == "item" else each
+        for each in plan.tables
+    ]
+    residence = reside(export.folder, replace(plan, tables=tuple(tables)))
+    model = ServedModel(Scorer.open(export.folder, residence=residence))
     with served_here(model) as url:
         opened(chromium, url)
         httpx.post(f"{url}/v1/predict", json={"rows": export.rows}, trust_env=False, timeout=60).raise_for_status()
         chromium.wait("document.querySelector('#charts').textContent.includes('Hit rate of the caches')")
         chromium.wait("/^[0-9.]+ %/.test([...document.querySelectorAll('#charts .now')].at(-1).textContent)")
-        hits, misses = table.cache.counts
+        status = httpx.get(f"{url}/v1/status", trust_env=False).json()
+        hits, misses = (sum(each.get(name, 0) for each in status["tables"]) for name in ("hits", "misses"))
         cells = "[...row.cells].map(each => each.textContent)"
         rows = f"[...document.querySelectorAll('#stored tbody tr')].map(row => {cells})"
         rate = hits / (hits + misses)

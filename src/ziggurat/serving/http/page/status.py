@@ -24,8 +24,7 @@ LIMITS = (0.1, 0.25)
 def status(service: Service) -> Json:
     """Returns the live figures of a service.
 
-    Counts grow from the start of the server; who polls takes differences. ``tables``, ``reads`` and ``read_bytes``
-    are of the worker that answers.
+    Counts grow from the start of the server; who polls takes differences.
     """
     model = service.model
     service.metrics.queue(service.batcher.queued_rows)
@@ -47,28 +46,30 @@ def status(service: Service) -> Json:
             "requests": _one(families, "ziggurat_batch_requests", "_sum"),
         },
         "drift": _drift(service.metrics.drift()),
-        **stored(model),
+        **_stored(model, families),
     }
 
 
-def stored(model: ServedModel) -> Json:
+def _stored(model: ServedModel, families: dict[str, Metric]) -> Json:
     """Returns where the tables are, and how often rows were found in memory."""
     lookup, manifest = model.scorer.lookup, model.scorer.manifest
+    counted = {
+        name: {labels["table"]: value for labels, value in _samples(families, f"ziggurat_table_{name}", "_total")}
+        for name in ("hits", "misses", "reads", "read_bytes")
+    }
     tables: list[Json] = []
     for entry in manifest.tables:
         size = entry.layout(manifest.precision).bytes
         found: Json = {"name": entry.name, "rows": entry.rows, "dim": entry.dim, "side": entry.side}
         table = lookup.tables.get(entry.name) if isinstance(lookup, Lookup) else None
         if isinstance(table, DiskTable):
-            hits, misses = table.cache.counts
-            cache = table.cache.capacity * table.layout.width
-            found |= {"place": "disk", "memory_bytes": cache, "disk_bytes": size, "hits": hits, "misses": misses}
-            found["hit_rate"] = hits / (hits + misses) if hits + misses else None
+            hits, misses = (counted[name].get(entry.name, 0.0) for name in ("hits", "misses"))
+            found |= {"place": "disk", "memory_bytes": table.cache.bytes, "disk_bytes": size}
+            found |= {"hits": hits, "misses": misses, "hit_rate": hits / (hits + misses) if hits + misses else None}
         else:
             found |= {"place": "memory", "memory_bytes": size, "disk_bytes": size}
         tables.append(found)
-    reads = {"reads": lookup.reads, "read_bytes": lookup.read_bytes} if isinstance(lookup, Lookup) else {}
-    return {"tables": tables, **reads}
+    return {"tables": tables, **{name: sum(counted[name].values()) for name in ("reads", "read_bytes")}}
 
 
 def _endpoints(families: dict[str, Metric]) -> Json:
