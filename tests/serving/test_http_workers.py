@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -73,28 +74,49 @@ def test_a_worker_that_dies_is_replaced_and_no_connection_is_refused(export: Exp
         assert "Traceback" not in server.lines()
 
 
+def raw_request(url: str, body: dict[str, Any]) -> tuple[bytes, bytes]:
+    """Returns the head and the body of a request to predict."""
+    data = json.dumps(body).encode()
+    host = url.removeprefix("http://")
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n\r\n"
+    return head.encode(), data
+
+
+def answered(connection: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Reads the answer of a connection that the server then closes; returns its status and body."""
+    parts: list[bytes] = []
+    while data := connection.recv(1 << 16):
+        parts.append(data)
+    head, _, body = b"".join(parts).partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]), json.loads(body)
+
+
 @pytest.mark.parametrize("count", [1, 2])
-def test_sigterm_answers_what_was_admitted(export: Exported, count: int) -> None:
-    body = {"rows": [export.rows[k % len(export.rows)] for k in range(8_000)]}
-    statuses: list[int] = []
-    with running(export.folder, "--workers", str(count)) as server:
+def test_sigterm_answers_what_was_sent(export: Exported, count: int) -> None:
+    large = {"rows": [export.rows[k % len(export.rows)] for k in range(8_000)]}
+    small = {"rows": export.rows[:5]}
+    with running(export.folder, "--workers", str(count)) as server, contextlib.ExitStack() as stack:
+        port = int(server.url.rpartition(":")[2])
 
-        def ask() -> None:
-            response = httpx.post(f"{server.url}/v1/predict", json=body, trust_env=False, timeout=120)
-            statuses.append(response.status_code if len(response.json()["predictions"]["click"]) == 8_000 else 0)
+        def connection() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=120))
 
-        threads = [threading.Thread(target=ask) for _ in range(3)]
-        for each in threads:
-            each.start()
-        deadline = time.monotonic() + 60
-        while 'endpoint="/v1/predict"' not in (text := server.client.get("/metrics").text) and not re.search(
-            r"ziggurat_queue_rows(\{[^}]*\})? [1-9]", text
-        ):
-            assert time.monotonic() < deadline
-        assert server.stop() == 0
-        for each in threads:
-            each.join()
-    assert statuses == [200, 200, 200]
+        opened = [connection() for _ in range(6)]
+        for each in opened[:3]:
+            each.sendall(b"".join(raw_request(server.url, large)))
+        head, body = raw_request(server.url, small)
+        opened[3].sendall(head + body[:10])
+        opened[4].sendall(head[:10])
+        server.process.send_signal(signal.SIGTERM)
+        opened[3].sendall(body[10:])
+        opened[4].sendall(head[10:] + body)
+        opened[5].sendall(head + body)  # was accepted, or waits in the kernel, and has sent nothing so far
+        sizes = [8_000] * 3 + [5] * 3
+        for each, size in zip(opened, sizes, strict=True):
+            status, found = answered(each)
+            assert status == 200, found
+            assert len(found["predictions"]["click"]) == size
+        assert server.process.wait(60) == 0
 
 
 def test_a_missing_library_is_named(export: Exported, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ziggurat.cli.export import Precision
+
 
 def command(
-    export: Annotated[
+    target: Annotated[
         Path,
-        typer.Argument(metavar="OUT", help="The folder that `ziggurat export` wrote.", show_default=False),
+        typer.Argument(
+            metavar="OUT|RUN", help="The folder that `ziggurat export` wrote, or a run.", show_default=False
+        ),
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 for every network, which needs tokens and TLS.")
@@ -66,14 +73,42 @@ def command(
         bool, typer.Option("--check-tables", help="Compare the tables with their checksums first, which reads them.")
     ] = False,
     log: Annotated[bool, typer.Option("--log/--no-log", help="Log a line for each request.")] = True,
+    precision: Annotated[
+        Precision | None, typer.Option(help="Of a run: how rows are stored; default: fp32.", show_default=False)
+    ] = None,
+    export_to: Annotated[
+        Path | None, typer.Option(help="Of a run: the new folder of its export; default: a temporary one.")
+    ] = None,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Take newer versions of the model from this run's checkpoints: its folder, or the URL of their store.",
+        ),
+    ] = None,
+    poll: Annotated[float, typer.Option(help="Seconds between two looks for a checkpoint.", min=0.05)] = 1.0,
+    keep_versions: Annotated[int, typer.Option(help="Versions that are kept, to go back to.", min=2, max=1000)] = 5,
+    versions: Annotated[
+        Path | None, typer.Option(help="Folder of versions; default: OUT.versions, beside OUT.")
+    ] = None,
+    drive_writes_per_day: Annotated[
+        float, typer.Option(help="How often a day versions may write the drive's capacity: its endurance.", min=0.0)
+    ] = 1.0,
+    drive_capacity: Annotated[
+        str | None, typer.Option(help="Capacity of the drive, as 960GB; default: of the file system of the versions.")
+    ] = None,
 ) -> None:
     """Answer requests over HTTP with an exported model until Ctrl-C; print the URL.
+
+    A run is exported first. With --follow, workers exchange the model as its training goes on.
 
     \b
     Examples:
       ziggurat serve exports/shop
       ziggurat serve exports/shop --workers 4 --port 80
       ziggurat serve exports/shop --memory 2GB
+      ziggurat serve exports/shop --follow runs/shop
+      ziggurat serve runs/shop --precision int8
       ziggurat serve exports/shop --host 0.0.0.0 \\
         --token-file serving.tokens \\
         --tls-cert reader.crt --tls-key reader.key
@@ -115,19 +150,60 @@ def command(
         body_s=receive_seconds,
         drain_s=drain_seconds,
     )
-    serve(
-        export,
-        host=host,
-        port=port,
-        workers=workers,
-        threads=threads,
-        token_file=token_file,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        limits=limits,
-        log=log,
-        check_tables=check_tables,
-        memory=held,
-        listening=typer.echo,
-        planned=lambda plan: print_tables(plan, error_output=True),
-    )
+    with _exported(target, precision, export_to) as export:
+        serve(
+            export,
+            host=host,
+            port=port,
+            workers=workers,
+            threads=threads,
+            token_file=token_file,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            limits=limits,
+            log=log,
+            check_tables=check_tables,
+            memory=held,
+            follow=follow,
+            poll_s=poll,
+            keep_versions=keep_versions,
+            versions=versions,
+            drive_writes_per_day=drive_writes_per_day,
+            drive_capacity=None if drive_capacity is None else bytes_of("--drive-capacity", drive_capacity),
+            listening=typer.echo,
+            planned=lambda plan: print_tables(plan, error_output=True),
+        )
+
+
+@contextlib.contextmanager
+def _exported(target: Path, precision: Precision | None, export_to: Path | None) -> Generator[Path]:
+    """Yields the export: the target itself, or a new one of the run that the target is.
+
+    Raises:
+        ConfigError: options of runs are given for an export, or it is neither.
+    """
+    from ziggurat.core.errors import ConfigError
+
+    if (target / "export.json").exists() or not (target / "config.yaml").is_file():
+        given = "--precision" if precision is not None else "--export-to" if export_to is not None else None
+        if given is not None:
+            raise ConfigError(f"{given}: {target} is no run", f"leave {given} out, or name a run")
+        if not (target / "export.json").exists() and (target / "ensemble.json").is_file():
+            raise ConfigError(f"{target}: is an ensemble", "export one of its members, and serve that")
+        yield target
+        return
+    with tempfile.TemporaryDirectory(prefix="ziggurat-serve-") as temporary:
+        out = Path(temporary) / target.resolve().name if export_to is None else export_to
+        _export(target, out, precision or Precision.fp32, is_kept=export_to is not None)
+        yield out
+
+
+def _export(run: Path, out: Path, precision: Precision, *, is_kept: bool) -> None:
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.exporting.export import export
+
+    with console_progress() as progress:
+        found = export(run, out, precision=precision.value, progress=progress)
+    where = f"{out}: serve this folder next time" if is_kept else "a temporary folder; --export-to keeps it"
+    step = found.manifest.source.step
+    typer.echo(f"{run}: exported the best checkpoint, of step {step:,}, at {precision.value} to {where}", err=True)

@@ -6,7 +6,7 @@ Shape legend: B rows, F dense features, W numbers of a table's row, S positions,
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ziggurat.core.errors import ConfigError
 from ziggurat.embeddings.fields import DIRECT
 from ziggurat.embeddings.layout import Layout
+from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.serving.artefact.dense_program import program_files, unknown_operators
 from ziggurat.training.recommender import DensePart
 
@@ -58,6 +59,24 @@ def dense_files(part: DensePart, layout: Layout) -> tuple[bytes, dict[str, Tenso
     if unknown:
         raise _no_graph(part, f"it uses {', '.join(unknown)}, which an export does not contain")
     return files
+
+
+def trained_tensors(part: DensePart, saved: Iterable[TensorSlice], names: Iterable[str]) -> dict[str, str]:
+    """Returns tensor of a graph -> its name in the checkpoints, for those that training changes.
+
+    Args:
+        part: the dense part that the graph was made of.
+        saved: the live tensors that checkpoints hold.
+        names: the tensors of the graph, as :func:`dense_files` names them.
+    """
+    module = DenseColumns(part)
+    own = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    saved_as = {id(each.tensor): each.name for each in saved}
+    found = {name: saved_as.get(id(own.get(name.partition("/")[2]))) for name in names}
+    return {name: saved_name for name, saved_name in found.items() if saved_name is not None}
 
 
 def _no_graph(part: DensePart, reason: str) -> ConfigError:

@@ -27,7 +27,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.replicated import ReplicatedTable
 from ziggurat.exporting.comparison import compared
-from ziggurat.exporting.dense_graph import dense_files
+from ziggurat.exporting.dense_graph import dense_files, trained_tensors
 from ziggurat.exporting.opened_run import check_new, on_cpu, open_exportable, opened_recommender
 from ziggurat.exporting.reference import reference_of
 from ziggurat.exporting.sample_rows import read_rows, write_sample
@@ -208,6 +208,7 @@ def _write(
         figures=_figures(results.get("figures", {}) if results.get("best_step") == step else {}),
         deviation={},
         files={name: StoredFile.of(folder / name) for name in names},
+        trained=trained_tensors(recommender.part, recommender.dense_slices(), tensors),
     )
 
 

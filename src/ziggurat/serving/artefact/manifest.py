@@ -126,6 +126,8 @@ class Manifest:
         figures: split -> the figures of the checkpoint, as far as they are known.
         deviation: what the precision changes: of the predictions of sample rows, of the validation split's NE.
         files: path in the folder -> its size and checksums.
+        trained: tensor of the dense part -> its name in a checkpoint's group ``dense``; those that training never
+            changes are left out. Empty in exports of earlier versions.
         format_version: version of the format.
     """
 
@@ -140,6 +142,7 @@ class Manifest:
     figures: dict[str, dict[str, float | None]]
     deviation: dict[str, float]
     files: dict[str, StoredFile]
+    trained: dict[str, str] = field(default_factory=dict[str, str])
     format_version: int = FORMAT_VERSION
     table_of: dict[str, TableEntry] = field(init=False, repr=False, compare=False)
 

@@ -20,6 +20,11 @@ class AccessLog:
     def __init__(self, out: TextIO | None = sys.stderr) -> None:
         self._out = out
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it writes."""
+        return self._out is not None
+
     def request(self, **fields: Any) -> None:
         """Writes what was asked and answered."""
         self._write({"time": round(time.time(), 6), "event": "request"} | fields)

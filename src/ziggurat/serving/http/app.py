@@ -17,6 +17,8 @@ from ziggurat.serving.http.admin_routes import admin_routes
 from ziggurat.serving.http.batcher import Batcher
 from ziggurat.serving.http.call import Service
 from ziggurat.serving.http.doors import Doors
+from ziggurat.serving.http.fresh.version_metrics import VersionMetrics
+from ziggurat.serving.http.fresh.version_routes import version_routes
 from ziggurat.serving.http.gate import CALL, Gate, GateCall
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import Metrics
@@ -25,6 +27,7 @@ from ziggurat.serving.http.predict_routes import predict_routes
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.http.v2_routes import v2_routes
+from ziggurat.serving.versions.folder import VersionFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ def application(
     doors: Doors = Doors(),  # noqa: B008 - immutable
     limits: ServingLimits = ServingLimits(),  # noqa: B008 - immutable
     log: AccessLog | None = None,
+    versions: VersionFolder | None = None,
 ) -> Application:
     """Returns the application of a model; its thread ends with the lifespan of the application.
 
@@ -53,8 +57,11 @@ def application(
         doors: who is admitted.
         limits: the bounds.
         log: where requests are logged; default: standard error.
+        versions: the versions of the model, of which ``model`` is one; None: it is not exchanged.
     """
     metrics = Metrics(model)
+    if versions is not None:
+        metrics.also(VersionMetrics(versions))
     service = Service(Batcher(model, limits, metrics.batch), limits, metrics)
 
     @contextlib.asynccontextmanager
@@ -76,6 +83,7 @@ def application(
     app.include_router(v2_routes(service))
     app.include_router(admin_routes(service, doors))
     app.include_router(page_routes(service))
+    app.include_router(version_routes(service, versions))
     app.add_exception_handler(HttpRefused, _refused)
     app.add_exception_handler(HTTPException, _refused)
     return Application(Gate(app, doors, limits, metrics, log or AccessLog(), direct), service)

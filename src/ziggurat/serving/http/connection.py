@@ -15,6 +15,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 
+_LAST_REQUEST_S = 0.5
+"""Seconds for a request on an open connection, once the server stops."""
+
 
 class BoundedConnection(HttpToolsProtocol):
     """A connection with bounds; :func:`bounded_connection` sets them."""
@@ -25,9 +28,11 @@ class BoundedConnection(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._head_bytes = 0
         self._in_head = True
+        self._ending = False
         self._timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self._since, self._was_used = time.monotonic(), False
+        self._end_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
@@ -82,11 +87,31 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse_large_head()
             raise ValueError("the head of the request is too large")
         super().on_headers_complete()
+        if self._ending and self.cycle:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_head = self._was_used = True
         self._since = time.monotonic()
+
+    def shutdown(self) -> None:
+        """Ends the connection once what its client has sent is answered.
+
+        A connection that was accepted a moment ago, or whose request is on its way, has a moment for it; uvicorn alone
+        would close it at once, and lose the request.
+        """
+        self._ending = True
+        if self.cycle and not self.cycle.response_complete:
+            super().shutdown()  # it is answered, and then closed
+        elif not self.transport.is_closing():
+            self._end_timer = self.loop.call_later(_LAST_REQUEST_S, self._end)
+
+    def _end(self) -> None:
+        if self._in_head and self._head_bytes:
+            return  # its head is on its way; the timer of the head bounds that
+        if not self.cycle or self.cycle.response_complete:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():
@@ -114,9 +139,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _cancel_timers(self) -> None:
         self._cancel_head_timer()
-        if self._unread_timer is not None:
-            self._unread_timer.cancel()
-            self._unread_timer = None
+        for timer in (self._unread_timer, self._end_timer):
+            if timer is not None:
+                timer.cancel()
+        self._unread_timer = self._end_timer = None
 
     def _refuse_slow_head(self) -> None:
         self._timer = None

@@ -21,7 +21,7 @@ from ziggurat.serving.artefact.reference import IdCounts
 from ziggurat.serving.drift.unknown_ids import count_unknown, unknown_rows
 from ziggurat.serving.drift.window import Drift, Window
 from ziggurat.serving.http.batcher import BatchFigures
-from ziggurat.serving.http.served_model import ServedModel, Version
+from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.http.table_metrics import TableMetrics
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -34,12 +34,12 @@ class _Drift:
     """The window of a model.
 
     Attributes:
-        version: which model.
+        export: which export.
         unknown_rows: feature -> its ids of values that training did not know.
         window: its window.
     """
 
-    version: Version
+    export: str
     unknown_rows: dict[str, range]
     window: Window
 
@@ -88,7 +88,7 @@ class Metrics:
         self._info = Gauge(
             "ziggurat_model",
             "1 for the model that is served.",
-            ("name", "run", "step", "export"),
+            ("name", "run", "step", "export", "version"),
             registry=self._registry,
             multiprocess_mode="livemax",
         )
@@ -105,18 +105,31 @@ class Metrics:
             multiprocess_mode="livemax",
         )
         self._tables = TableMetrics(self._registry)
+        self._served: tuple[str, ...] = ()
+        self._drift: _Drift | None = None
+        self._also: list[Collector] = []
         self.serve(model)
+
+    def also(self, collector: Collector) -> None:
+        """Adds metrics that are not this worker's."""
+        self._also.append(collector)
 
     def serve(self, model: ServedModel) -> None:
         """Notes which model is served."""
         version, self._lookup = model.version, model.scorer.lookup
         self._exported_at = model.exported_at
-        self._info.labels(version.name, version.run_id, str(version.step), version.export).set(1)
+        labels = (version.name, version.run_id, str(version.step), version.export, version.short)
+        if self._served:
+            self._info.labels(*self._served).set(0)
+        self._served = labels
+        self._info.labels(*labels).set(1)
         self._exported.set(model.exported_at)
+        if self._drift is not None and self._drift.export == version.export:
+            return  # the window goes on: its reference is that of the export, and traffic drifts over many versions
         shared = os.environ.get(MULTIPROCESS)
         unknown = unknown_rows(model.transform)
-        window = Window(model.reference, tuple(unknown), Path(shared) if shared else None, version.short)
-        self._drift = _Drift(version, unknown, window)
+        window = Window(model.reference, tuple(unknown), Path(shared) if shared else None, version.export)
+        self._drift = _Drift(version.export, unknown, window)
 
     def answered(self, endpoint: str, status: int, seconds: float, stages: dict[str, float]) -> None:
         """Notes an answer."""
@@ -136,7 +149,7 @@ class Metrics:
         self._rows.inc(figures.rows)
         self._tables.note(figures.model.scorer.lookup)
         drift = self._drift
-        if figures.model.version != drift.version:
+        if drift is None or figures.model.version.export != drift.export:
             return  # the batch began before the model was exchanged
         ids = _ids(figures, drift.unknown_rows)
         for feature, counts in ids.items():
@@ -150,6 +163,7 @@ class Metrics:
 
     def drift(self) -> Drift:
         """Returns the scores and unknown ids of the last hour."""
+        assert self._drift is not None
         return self._drift.window.drift()
 
     def families(self) -> list[Metric]:
@@ -160,7 +174,8 @@ class Metrics:
         """Returns all metrics in Prometheus' text format."""
         self._tables.note(self._lookup)
         self._age.set(time.time() - self._exported_at)
-        return generate_latest(self._added_up()) + generate_latest(_registry_of(_DriftCollector(self.drift())))
+        others = _registry_of(_DriftCollector(self.drift()), *self._also)
+        return generate_latest(self._added_up()) + generate_latest(others)
 
     def _added_up(self) -> CollectorRegistry:
         if not os.environ.get(MULTIPROCESS):
@@ -202,9 +217,10 @@ class _DriftCollector(Collector):
         yield from (rows, index, share, expected)
 
 
-def _registry_of(collector: Collector) -> CollectorRegistry:
+def _registry_of(*collectors: Collector) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(collector)
+    for each in collectors:
+        registry.register(each)
     return registry
 
 

@@ -29,6 +29,7 @@ REFUSALS: dict[int | str, Json] = {
         403: "The token may not do this, or the request names another host.",
         404: "There is no such path, model or output.",
         405: "The path has another method.",
+        409: "There is no version to do this with.",
         408: "The request did not arrive in time.",
         413: "The body or its number of rows is too large.",
         415: "The body is of another type, or compressed.",
@@ -123,11 +124,23 @@ def infer_docs(example: Json) -> Json:
     return _docs("Predict tensors", {"type": "object"}, content)
 
 
+def pin_docs() -> Json:
+    """Returns the documents of the route that pins a version."""
+    body = {
+        "type": "object",
+        "required": ["version"],
+        "additionalProperties": False,
+        "properties": {"version": {"type": "string", "description": "As an answer's model.version has it."}},
+    }
+    content = {"application/json": {"schema": body, "example": {"version": "1200-0123456789abcdef"}}}
+    return _docs("Serve a version until another one is chosen", {"type": "object"}, content)
+
+
 _DEADLINE: Json = {"type": "number", "exclusiveMinimum": 0, "description": "Milliseconds to the answer."}
 
 
 def _docs(summary: str, answer: Json, content: Json) -> Json:
-    responses = {200: {"description": "The predictions.", "content": {"application/json": {"schema": answer}}}}
+    responses = {200: {"description": "The answer.", "content": {"application/json": {"schema": answer}}}}
     return {
         "summary": summary,
         "responses": responses | REFUSALS,

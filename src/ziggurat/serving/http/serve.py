@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.core.errors import ConfigError, EnvironmentMismatch
 from ziggurat.serving.artefact.manifest import Manifest
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.tables.residence import Residence, reside
@@ -35,6 +35,12 @@ def serve(
     log: bool = True,
     check_tables: bool = False,
     memory: TableMemory | None = None,
+    follow: str | Path | None = None,
+    poll_s: float = 1.0,
+    keep_versions: int = 5,
+    versions: str | Path | None = None,
+    drive_writes_per_day: float = 1.0,
+    drive_capacity: int | None = None,
     listening: Callable[[str], None] = lambda url: None,
     planned: Callable[[ServingPlan], None] = lambda plan: None,
 ) -> None:
@@ -53,12 +59,20 @@ def serve(
         check_tables: whether the tables are compared with their checksums first, which reads them.
         memory: the memory for tables, of all workers together; what does not fit stays on disk. Default: all tables
             are mapped into memory.
+        follow: a run, the folder of its checkpoints, or the URL of their store: newer versions of the model are taken
+            from there while it is served.
+        poll_s: seconds between two looks for a checkpoint.
+        keep_versions: how many versions are kept, at least 2.
+        versions: the folder of versions; default: the export's name with ``.versions``.
+        drive_writes_per_day: how often a day the capacity of the drive may be written.
+        drive_capacity: bytes of the drive; default: those of the file system that holds the versions.
         listening: called with the URL once all workers listen.
         planned: called with where tables are, before they are loaded.
 
     Raises:
         ConfigError: the memory does not suffice for the smallest caches, the address cannot be listened on, other
-            machines could reach it without tokens or TLS, or a file holds something else.
+            machines could reach it without tokens or TLS, a file holds something else, or the run that is to be
+            followed is not that of the export.
         DataError: the folder holds no export, or a damaged one.
         EnvironmentMismatch: libraries of the extra ``serve`` are not installed.
     """
@@ -70,12 +84,41 @@ def serve(
         )
     from ziggurat.serving.http.doors import Doors
     from ziggurat.serving.http.workers import Serving, run_server
+    from ziggurat.serving.versions.updater import Following
 
     tokens, certificate, key = (None if each is None else Path(each) for each in (token_file, tls_cert, tls_key))
     doors = Doors.read(host, tokens, certificate, key, workers)
     residence: Residence | None = None
     if memory is not None:
+        if follow is not None and memory.dequantise:
+            raise ConfigError(
+                "--dequantise with --follow: versions hold changed rows at the export's precision",
+                "leave one of both out, or serve an export at fp32",
+            )
         plan = plan_tables(Path(export), Manifest.read(Path(export)), memory)
         planned(plan)
         residence = reside(Path(export), plan)
-    run_server(Serving(Path(export), doors, limits, log, check_tables, threads, residence), port, workers, listening)
+    following = None
+    if follow is not None:
+        folder = _versions_folder(Path(export), versions)
+        budget = _budget(folder, drive_writes_per_day, drive_capacity)
+        following = Following(str(follow), folder, poll_s, keep_versions, budget)
+    serving = Serving(Path(export), doors, limits, log, check_tables, threads, residence, following)
+    run_server(serving, port, workers, listening)
+
+
+def _versions_folder(export: Path, chosen: str | Path | None) -> Path:
+    if chosen is not None:
+        return Path(chosen)
+    resolved = export.resolve()
+    return resolved.with_name(f"{resolved.name}.versions")
+
+
+def _budget(folder: Path, drive_writes_per_day: float, drive_capacity: int | None) -> int | None:
+    """Returns the bytes that may be written in 24 hours; None if the folder is in memory."""
+    from ziggurat.serving.versions.endurance import capacity
+
+    size = drive_capacity
+    if size is None:
+        size = capacity(next(each for each in (folder, *folder.parents) if each.is_dir()))
+    return None if size is None else int(size * drive_writes_per_day)

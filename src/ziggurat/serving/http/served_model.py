@@ -28,6 +28,7 @@ from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Record, Rows, Side
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.serving.tables.residence import Residence
+from ziggurat.serving.versions.record import VersionRecord, version_word
 
 _LINE = re.compile(r", line (\d+)")
 _AT_FAULT = re.compile(r"(?P<at>\w+(?:\[(?P<row>\d+)\])?, column '(?P<column>[^']+)'): (?P<problem>.+)", re.DOTALL)
@@ -44,49 +45,55 @@ class Version:
         run_id: the id of the run.
         step: the step of the checkpoint.
         export: the first 16 digits of the SHA-256 of ``export.json``, which names all other files' checksums.
+        checkpoint: the id of the checkpoint that was taken after the export; empty: it is the export itself.
     """
 
     name: str
     run_id: str
     step: int
     export: str
+    checkpoint: str = ""
 
     @property
     def short(self) -> str:
         """The version as one word."""
-        return f"{self.step}-{self.export}"
+        return version_word(self.step, self.export, self.checkpoint)
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "run": self.run_id, "step": self.step, "export": self.export, "version": self.short}
+        found = {"name": self.name, "run": self.run_id, "step": self.step, "export": self.export}
+        taken = {"checkpoint": self.checkpoint} if self.checkpoint else {}
+        return {**found, **taken, "version": self.short}
 
 
 class ServedModel:
     """An export that is served.
 
     Args:
-        scorer: the export.
+        scorer: the export, or a version of it.
+        record: the version; None: the export itself.
 
     Attributes:
-        scorer: the export.
+        scorer: the export, or a version of it.
         transform: its transform.
         columns: the raw columns that a row must have.
         version: which model it is.
         reference: what traffic is compared with; None: the export is of a version without it.
         loaded_at: when it was opened, in seconds since 1970.
-        exported_at: when the export was written, in seconds since 1970.
+        exported_at: when the export was written, or the checkpoint of a version was made, in seconds since 1970.
     """
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: Scorer, record: VersionRecord | None = None) -> None:
         self.scorer = scorer
         self.transform = scorer.transform
         self._side = Side.of(self.transform)
         self.raw_schema, self.columns = self._side.schema, self._side.columns
         source = scorer.manifest.source
         path = scorer.folder / MANIFEST_FILE
-        digest = hashlib.sha256(read_bytes(path, DAMAGED)).hexdigest()
-        self.version = Version(source.name, source.run_id, source.step, digest[:16])
+        checkpoint = "" if record is None else record.checkpoint
+        self.version = Version(source.name, source.run_id, source.step, export_digest(scorer.folder), checkpoint)
         self.reference = Reference.read(scorer.folder, scorer.manifest)
-        self.loaded_at, self.exported_at = time.time(), path.stat().st_mtime
+        self.loaded_at = time.time()
+        self.exported_at = path.stat().st_mtime if record is None else record.made
         self._features_of: dict[str, list[str]] = {}
         for feature in self.transform.features:
             self._features_of.setdefault(feature.source_column, []).append(feature.name)
@@ -183,6 +190,11 @@ def _checked(given: GivenRows) -> GivenRows:
             where = given.place if given.place == "context" else f"{given.place}[{number}]"
             raise missing_columns(missing, f"{where} lacks")
     return given
+
+
+def export_digest(folder: Path) -> str:
+    """Returns what names an export in versions: the first 16 digits of the SHA-256 of its ``export.json``."""
+    return hashlib.sha256(read_bytes(folder / MANIFEST_FILE, DAMAGED)).hexdigest()[:16]
 
 
 def is_given(name: str, names: Container[str]) -> bool:

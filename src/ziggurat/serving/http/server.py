@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import select
 import signal
 import socket
 import ssl
@@ -21,6 +23,8 @@ from ziggurat.serving.http.doors import Doors
 from ziggurat.serving.http.limits import ServingLimits
 
 _BACKLOG = 2048
+_ACCEPT_S = 1.0
+"""Seconds in which connections are accepted that wait when the server stops."""
 _TLS_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
@@ -82,11 +86,26 @@ class WorkerServer(uvicorn.Server):
         self._service.stopping = True
         self.should_exit = True
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accepts the connections that wait in the kernel, which would be reset otherwise, and then stops listening."""
+        until = asyncio.get_running_loop().time() + _ACCEPT_S
+        while any(_has_connections(each) for each in sockets or ()) and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)  # the last of them becomes a connection
+        await super().shutdown(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for each in sockets or ():
             each.listen(_BACKLOG)  # uvicorn has set it to the number above
         self._ready()
+
+
+def _has_connections(listening: socket.socket) -> bool:
+    """Returns whether a connection waits to be accepted."""
+    poll = select.poll()
+    poll.register(listening, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def run_worker(server: WorkerServer, listening: socket.socket, threads: int) -> None:

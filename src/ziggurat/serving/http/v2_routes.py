@@ -31,8 +31,8 @@ def v2_routes(service: Service) -> APIRouter:
     """Returns the routes of ``/v2``."""
     router = APIRouter(tags=["Open Inference Protocol"])
 
-    def named(name: str, version: str | None = None) -> ServedModel:
-        model = service.model
+    def named(name: str, version: str | None = None, model: ServedModel | None = None) -> ServedModel:
+        model = service.model if model is None else model
         if name != model.version.name or version not in {None, model.version.short}:
             shown = shorten(name if version is None else f"{name}, version {version}")
             hint = f"it serves {model.version.name}, version {model.version.short}"
@@ -70,7 +70,7 @@ def v2_routes(service: Service) -> APIRouter:
         wanted = _wanted(body, model)
         answer = await service.predict(
             call,
-            lambda served: served.predict_parts(columns),
+            lambda served: named(name, version, served).predict_parts(columns),
             rows,
             deadline_of(request, _timeout(body)),
         )

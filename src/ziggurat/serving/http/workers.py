@@ -24,11 +24,15 @@ from ziggurat.core.errors import ConfigError, DataError, ZigguratError
 from ziggurat.serving.http.access_log import AccessLog
 from ziggurat.serving.http.app import application
 from ziggurat.serving.http.doors import Doors
+from ziggurat.serving.http.fresh.updater_process import UpdaterProcess, followed
+from ziggurat.serving.http.fresh.version_watch import VersionWatch
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import MULTIPROCESS
-from ziggurat.serving.http.served_model import ServedModel
+from ziggurat.serving.http.served_model import ServedModel, export_digest
 from ziggurat.serving.http.server import WorkerServer, run_worker
 from ziggurat.serving.tables.residence import Residence
+from ziggurat.serving.versions.folder import VersionFolder
+from ziggurat.serving.versions.updater import Following
 
 _AGAIN_S = 1.0
 """Seconds before a worker that died right after its start is started again."""
@@ -47,6 +51,7 @@ class Serving:
         check_tables: whether the tables are compared with their checksums, once.
         threads: threads of the model in each worker.
         residence: the memory of the tables that all workers share; None: they map all tables.
+        following: what is followed; None: the export alone is served.
     """
 
     folder: Path
@@ -56,6 +61,7 @@ class Serving:
     check_tables: bool = False
     threads: int = 1
     residence: Residence | None = None
+    following: Following | None = None
 
     def open_model(self, check_tables: bool) -> ServedModel:
         """Opens the export."""
@@ -79,7 +85,7 @@ def run_server(
     """
     with listening_socket(serving.doors.host, port) as found:
         url = _url(serving.doors, found)
-        if workers == 1:
+        if workers == 1 and serving.following is None:
             log = AccessLog() if serving.log else AccessLog(None)
             app = application(serving.open_model(serving.check_tables), serving.doors, serving.limits, log)
             server = WorkerServer(app, serving.doors, serving.limits, lambda: listening(url))
@@ -88,7 +94,11 @@ def run_server(
         with tempfile.TemporaryDirectory(prefix="ziggurat-metrics-") as metrics:
             os.environ[MULTIPROCESS] = metrics
             try:
-                _Workers(serving, found, workers).run(lambda: listening(url))
+                if serving.following is None:
+                    _Workers(serving, found, workers).run(lambda: listening(url))
+                    return
+                with followed(serving.folder, serving.following, serving.log) as updater:
+                    _Workers(serving, found, workers, updater).run(lambda: listening(url))
             finally:
                 del os.environ[MULTIPROCESS]
 
@@ -140,7 +150,10 @@ class _Worker:
 class _Workers:
     """The workers of a server."""
 
-    def __init__(self, serving: Serving, listening: socket.socket, count: int) -> None:
+    def __init__(
+        self, serving: Serving, listening: socket.socket, count: int, updater: UpdaterProcess | None = None
+    ) -> None:
+        self._updater = updater
         self._serving, self._listening, self._count = serving, listening, count
         self._log = AccessLog()
         self._workers: list[_Worker] = []
@@ -162,6 +175,8 @@ class _Workers:
                 _wait_until_ready(worker)
             if not self._stopping:
                 ready()
+                if self._updater is not None:
+                    self._updater.start()
             while not self._stopping:
                 self._watch(reader)
         finally:
@@ -175,9 +190,14 @@ class _Workers:
         """Waits until a worker dies, and replaces it."""
         now = time.monotonic()
         due = min(self._lost, default=None)
-        wait([woken, *(each.process.sentinel for each in self._workers)], None if due is None else max(0.0, due - now))
+        others = [] if self._updater is None else self._updater.sentinels
+        dues = [each for each in (due, None if self._updater is None else self._updater.due) if each is not None]
+        sentinels = [each.process.sentinel for each in self._workers]
+        wait([woken, *sentinels, *others], max(0.0, min(dues) - now) if dues else None)
         if self._stopping:
             return
+        if self._updater is not None:
+            self._updater.replace_lost()
         now = time.monotonic()
         for worker in [each for each in self._workers if not each.process.is_alive()]:
             self._workers.remove(worker)
@@ -203,6 +223,8 @@ class _Workers:
 
     def _stop(self) -> None:
         self._listening.close()
+        if self._updater is not None:
+            self._updater.stop()
         for worker in self._workers:
             if worker.process.is_alive():
                 os.kill(worker.process.pid or 0, signal.SIGTERM)
@@ -219,11 +241,19 @@ def _work(serving: Serving, listening: socket.socket, threads: int, check: bool,
     """A worker process: says that it is ready, or sends its error, and serves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent drains this process
     log = AccessLog() if serving.log else AccessLog(None)
+    watch_versions: VersionWatch | None = None
     try:
-        app = application(serving.open_model(check), serving.doors, serving.limits, log)
+        model, versions = serving.open_model(check), None
+        if serving.following is not None:
+            versions = VersionFolder(serving.following.versions, export_digest(serving.folder))
+            watch_versions = VersionWatch(versions, model, log)
+            model = watch_versions.first()
+        app = application(model, serving.doors, serving.limits, log, versions)
     except ZigguratError as error:
         pipe.send(error)
         return
+    if watch_versions is not None:
+        watch_versions.start(app.service)
     server = WorkerServer(app, serving.doors, serving.limits, lambda: pipe.send(None))
 
     def watch() -> None:
@@ -234,6 +264,8 @@ def _work(serving: Serving, listening: socket.socket, threads: int, check: bool,
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
     run_worker(server, listening, threads)
+    if watch_versions is not None:
+        watch_versions.close()
 
 
 def _wait_until_ready(worker: _Worker) -> None:

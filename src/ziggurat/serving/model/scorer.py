@@ -9,11 +9,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ziggurat.core.digests import load_tensors
 from ziggurat.data.readers.blocks import BadRow, RawBlock
@@ -70,6 +71,11 @@ class Scorer:
         self.lookup = lookup
         self._turn = threading.Lock()
 
+    @property
+    def dense(self) -> nn.Module:
+        """The dense part."""
+        return self._dense
+
     @classmethod
     def open(cls, folder: Path, *, residence: Residence | None = None, check_tables: bool = False) -> Scorer:
         """Opens an export.
@@ -109,7 +115,7 @@ class Scorer:
         rows, masks = self.lookup(inputs)
         for found in (rows, masks):
             found.update({name: found[name][torch.from_numpy(at)] for name, at in places.items() if name in found})
-        dense_BF = torch.from_numpy(inputs.dense)
+        dense_BF = aligned(inputs.dense)
         parts = [np.empty((0, sum(task.columns for task in self.manifest.tasks)), np.float32)]
         with self._turn, torch.no_grad():
             for start in range(0, inputs.size, self.manifest.batch_size):
@@ -122,7 +128,7 @@ class Scorer:
         """Returns the columns (B, C) of some inputs."""
         rows, masks = self.lookup(inputs)
         with self._turn, torch.no_grad():
-            return self._dense(torch.from_numpy(inputs.dense), rows, masks).numpy()
+            return self._dense(aligned(inputs.dense), rows, masks).numpy()
 
 
 def open_lookup(folder: Path, manifest: Manifest) -> Lookup | PlainLookup:
@@ -140,6 +146,14 @@ def open_lookup(folder: Path, manifest: Manifest) -> Lookup | PlainLookup:
     )
 
 
+def aligned(values: npt.NDArray[Any]) -> Tensor:
+    """Returns a copy of an array in memory of PyTorch's, which begins at a multiple of 64 bytes.
+
+    The last bits of a product of matrices may depend on where these begin, and numpy's arrays begin anywhere.
+    """
+    return torch.from_numpy(values).clone()
+
+
 def open_dense(folder: Path, manifest: Manifest) -> nn.Module:
     """Returns the dense part of an export.
 
@@ -149,7 +163,7 @@ def open_dense(folder: Path, manifest: Manifest) -> nn.Module:
     recorded = manifest.files[PROGRAM_FILE].checksum, manifest.files[TENSORS_FILE].checksum
     data = recorded[0].read(folder / PROGRAM_FILE, DAMAGED)
     arrays = load_tensors(folder / TENSORS_FILE, recorded[1], DAMAGED)
-    tensors = {name: torch.from_numpy(each) for name, each in arrays.items()}
+    tensors = {name: aligned(each) for name, each in arrays.items()}
     return load_program(data, tensors, str(folder / PROGRAM_FILE), DAMAGED)
 
 

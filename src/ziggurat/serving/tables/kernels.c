@@ -10,11 +10,23 @@
 enum { FP32, FP16, INT8, INT4 };
 enum { AHEAD = 8 };
 
-/* Where rows are: `per_block` rows of `width` bytes at the beginning of each `stride` bytes. */
+/* Which of 64 rows are in an overlay, and how many rows before them are. */
+struct overlaid {
+    uint64_t bits, before;
+};
+
+/* Where rows are: `per_block` rows of `width` bytes at the beginning of each `stride` bytes.
+ *
+ * overlay: NULL, or an entry for each 64 rows. The n-th row that is in the overlay is the row places[n] of `log`, which
+ * has rows of `width` bytes, one behind the other.
+ */
 struct place {
     const uint8_t *data;
     int64_t per_block, stride, width;
     int32_t dim, precision;
+    const struct overlaid *overlay;
+    const uint32_t *places;
+    const uint8_t *log;
 };
 
 /* How a mean is made of a sum; the two differ in the last bit. */
@@ -34,6 +46,14 @@ struct feature {
 };
 
 static inline const uint8_t *row_at(const struct place *place, int64_t id) {
+    if (place->overlay) {
+        const struct overlaid *some = place->overlay + (id >> 6);
+        uint64_t bit = 1ull << (id & 63);
+        if (some->bits & bit) {
+            int64_t at = (int64_t)some->before + __builtin_popcountll(some->bits & (bit - 1));
+            return place->log + (int64_t)place->places[at] * place->width;
+        }
+    }
     return place->data + id / place->per_block * place->stride + id % place->per_block * place->width;
 }
 
@@ -72,25 +92,49 @@ static inline void decode(const struct place *place, const uint8_t *row, float *
     }
 }
 
+/* The addresses of the next AHEAD ids, which are being fetched into the cache; each is found once. */
+struct ahead {
+    const uint8_t *rows[AHEAD];
+};
+
+static inline const uint8_t *fetched(const struct place *place, int64_t id) {
+    if (id < 0) return NULL;
+    const uint8_t *row = row_at(place, id);
+    __builtin_prefetch(row);
+    return row;
+}
+
+/* Returns the row of the i-th id, NULL for a row of zeros, and begins to fetch that of a later one. */
+static inline const uint8_t *next_row(
+    const struct place *place, struct ahead *ahead, const int64_t *ids, int64_t i, int64_t last
+) {
+    if (!ids) return row_at(place, i);
+    const uint8_t *row = ahead->rows[i % AHEAD];
+    if (i + AHEAD < last) ahead->rows[i % AHEAD] = fetched(place, ids[i + AHEAD]);
+    if (place->overlay && i + 2 * AHEAD < last && ids[i + 2 * AHEAD] >= 0)
+        __builtin_prefetch(place->overlay + (ids[i + 2 * AHEAD] >> 6));
+    return row;
+}
+
 static void look_up(const struct feature *feature, float *row) {
     const struct place *place = &feature->place;
     const int64_t *ids = feature->ids, *offsets = feature->offsets;
     int32_t dim = place->dim;
-    int64_t last = offsets ? offsets[feature->count] : feature->count;
+    int64_t first = offsets ? offsets[0] : 0, last = offsets ? offsets[feature->count] : feature->count;
+    struct ahead ahead;
+    for (int64_t i = first; ids && i < first + AHEAD && i < last; i++) ahead.rows[i % AHEAD] = fetched(place, ids[i]);
     for (int64_t b = 0; b < feature->count; b++) {
         float *out = feature->out + b * dim;
         int64_t start = offsets ? offsets[b] : b, end = offsets ? offsets[b + 1] : b + 1;
         if (!offsets) {
-            int64_t id = ids ? ids[b] : b;
-            if (ids && b + AHEAD < last && ids[b + AHEAD] >= 0) __builtin_prefetch(row_at(place, ids[b + AHEAD]));
-            if (id < 0) memset(out, 0, 4 * (size_t)dim);
-            else decode(place, row_at(place, id), out);
+            const uint8_t *found = next_row(place, &ahead, ids, b, last);
+            if (found) decode(place, found, out);
+            else memset(out, 0, 4 * (size_t)dim);
             continue;
         }
         memset(out, 0, 4 * (size_t)dim);
         for (int64_t i = start; i < end; i++) {
-            if (ids && i + AHEAD < last) __builtin_prefetch(row_at(place, ids[i + AHEAD]));
-            decode(place, row_at(place, ids ? ids[i] : i), row);
+            decode(place, next_row(place, &ahead, ids, i, last), row);
             for (int32_t j = 0; j < dim; j++) out[j] += row[j];
         }
         if (feature->mean == MULTIPLIED && end > start) {

@@ -21,7 +21,14 @@ class Place(ctypes.Structure):
     _fields_ = (
         ("data", _pointer), ("per_block", _int64), ("stride", _int64), ("width", _int64),
         ("dim", ctypes.c_int32), ("precision", ctypes.c_int32),
+        ("overlay", _pointer), ("places", _pointer), ("log", _pointer),
     )  # fmt: skip
+
+    def overlaid(self, overlay: int, places: int, log: int) -> Place:
+        """Returns the same place with an overlay, whose three parts begin at these addresses."""
+        found = Place.from_buffer_copy(self)
+        found.overlay, found.places, found.log = overlay, places, log
+        return found
 
     @classmethod
     def of(cls, address: int, per_block: int, stride: int, width: int, dim: int, precision: Precision) -> Place:

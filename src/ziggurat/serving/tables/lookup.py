@@ -110,6 +110,12 @@ class Lookup:
         self._turn = threading.Lock()
         self.figures = FiguresKeeper(self._disk)
 
+    def over(self, tables: Mapping[str, MemoryTable | LoadedTable | DiskTable]) -> Lookup:
+        """Returns the look-ups in other versions of the same tables, which share what reads the disk."""
+        found = Lookup(self._manifest, tables, self._of_a_table, self._of_a_lookup)
+        found._free, found._turn = self._free, self._turn
+        return found
+
     def __call__(self, inputs: Inputs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Returns feature -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these.
 

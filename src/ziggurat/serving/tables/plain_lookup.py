@@ -40,7 +40,11 @@ class PlainLookup:
     """
 
     def __init__(self, manifest: Manifest, tables: Mapping[str, TableRows]) -> None:
-        self._manifest, self._tables = manifest, tables
+        self._manifest, self.tables = manifest, dict(tables)
+
+    def over(self, tables: Mapping[str, TableRows]) -> PlainLookup:
+        """Returns the look-ups in other versions of the same tables."""
+        return PlainLookup(self._manifest, tables)
 
     def __call__(self, inputs: Inputs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Returns feature -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these."""
@@ -48,7 +52,7 @@ class PlainLookup:
         masks: dict[str, Tensor] = {}
         for name in self._manifest.inputs:
             entry = self._manifest.table_of[name]
-            table, ids = self._tables[entry.name], inputs.ids[name]
+            table, ids = self.tables[entry.name], inputs.ids[name]
             if name in entry.positions:
                 rows[name], masks[name] = _positions(table, entry, ids, entry.positions[name])
             else:

@@ -193,11 +193,20 @@ class DiskTable:
             self.pooled.advance(generation)
         return DiskTable(path, self.entry, self._precision, self.cache, self.pooled, generation)
 
+    @property
+    def precision(self) -> Precision:
+        """How its rows are stored."""
+        return self._precision
+
     def close(self) -> None:
         """Closes the file. The caches are released with the last table that has them."""
         file, self.file = self.file, -1
         if file >= 0:
             os.close(file)
+
+    def __del__(self) -> None:
+        if getattr(self, "file", -1) >= 0:
+            self.close()
 
     def want(self, ids_L: Ints) -> Wanted:
         """Copies rows from the cache, and finds out which blocks hold the others."""

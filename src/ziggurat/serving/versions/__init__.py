@@ -1,0 +1,1 @@
+"""Versions of a served model: taken from a training's checkpoints, kept, switched by all workers of a host at once."""
