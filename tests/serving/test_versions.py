@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import sys
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serving.versions_kit import STEPS, Opener, Trained, following, on_disk, trained, uncompiled, versions_of
+from tests.serving.versions_kit import (
+    STEPS,
+    Opener,
+    Trained,
+    following,
+    on_disk,
+    take_and_die,
+    trained,
+    uncompiled,
+    versions_of,
+)
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision
-from ziggurat.serving.http.served_model import export_digest
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.serving.versions import control, table_state
 from ziggurat.serving.versions.folder import VersionFolder
@@ -257,25 +264,6 @@ def test_a_damaged_version_is_named(run: Trained, tmp_path: Path) -> None:
     opener.open(record)
 
 
-WRITES = {"open", "os.rename", "os.remove", "os.chmod"}
-
-
-def take_and_die(place: Path, root: Path, export: Path, at: int) -> None:
-    """Takes a version, and is killed at its n-th operation on a file after it was started."""
-    folder = VersionFolder(root, export_digest(export))
-    updater, count = Updater(folder, export, following(place, folder)), 0
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count
-        if event in WRITES and str(root) in str(arguments[0]):
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(watch)
-    updater.step()
-
-
 def test_an_updater_that_is_killed_at_any_time_leaves_a_version_whole(run: Trained, tmp_path: Path) -> None:
     export, place = run.export(STEPS[0]), tmp_path / "checkpoints"
     folder = versions_of(export, tmp_path / "versions")
@@ -284,7 +272,7 @@ def test_an_updater_that_is_killed_at_any_time_leaves_a_version_whole(run: Train
     Updater(folder, export, following(place, folder)).step()
     run.put(STEPS[2], place)
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(["tests.serving.versions_kit"])
     opener = Opener(folder, Scorer.open(export))
     found: list[int] = []
     killed = 0
@@ -300,8 +288,8 @@ def test_an_updater_that_is_killed_at_any_time_leaves_a_version_whole(run: Train
             break
         assert process.exitcode == -signal.SIGKILL
         killed += 1
-        at += 11
-    assert killed >= 3
+        at += 4
+    assert killed >= 8
     assert found[0] == STEPS[1]
     assert found[-1] == STEPS[2]
     assert found == sorted(found)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import atexit
 import csv
 import functools
+import os
 import shutil
+import signal
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +36,7 @@ from ziggurat.serving.tables.stores import DiskTable
 from ziggurat.serving.versions.folder import VersionFolder
 from ziggurat.serving.versions.opening import VersionOpener
 from ziggurat.serving.versions.record import Pointer, VersionRecord
-from ziggurat.serving.versions.updater import Following
+from ziggurat.serving.versions.updater import Following, Updater
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 
@@ -167,3 +170,22 @@ def uncompiled(export: Path) -> Scorer:
     paths = {each.name: export / TABLES / each.file for each in manifest.tables}
     rows = {each.name: MappedRows(paths[each.name], each, manifest.precision) for each in manifest.tables}
     return Scorer(export, manifest, scorer.transform, PlainLookup(manifest, rows), scorer.dense)
+
+
+WRITES = {"open", "os.rename", "os.remove", "os.chmod"}
+
+
+def take_and_die(place: Path, root: Path, export: Path, at: int) -> None:
+    """Takes a version, and is killed at its n-th operation on a file after it was started."""
+    folder = VersionFolder(root, export_digest(export))
+    updater, count = Updater(folder, export, following(place, folder)), 0
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event in WRITES and str(root) in str(arguments[0]):
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    updater.step()
