@@ -92,7 +92,10 @@ def serving(run: Trained, tmp_path: Path, *options: str) -> Generator[tuple[Runn
 def test_every_answer_is_that_of_the_checkpoint_which_it_names(tmp_path: Path) -> None:
     run = trained()
     expected = {step: run.predicted_of(run.export(step), ROWS) for step in STEPS[:4]}
-    with serving(run, tmp_path) as (server, place):
+    memory = ("--memory", "60KB")  # the largest table stays on disk
+    with serving(run, tmp_path, *memory) as (server, place):
+        places = {each["name"]: each["place"] for each in server.client.get("/admin/status").json()["tables"]}
+        assert "disk" in places.values()
         clients = Clients(server.url, run.rows[:ROWS])
         try:
             run.put(STEPS[1], place)
