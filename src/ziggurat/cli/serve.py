@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +15,11 @@ from ziggurat.cli.export import Precision
 
 def command(
     target: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="OUT|RUN", help="The folder that `ziggurat export` wrote, or a run.", show_default=False
+            metavar="OUT|RUN",
+            help="The folder that `ziggurat export` wrote, its copy in an object store, or a run.",
+            show_default=False,
         ),
     ],
     host: Annotated[
@@ -97,6 +99,14 @@ def command(
     drive_capacity: Annotated[
         str | None, typer.Option(help="Capacity of the drive, as 960GB; default: of the file system of the versions.")
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Serve by replicas on the hosts of this Ray cluster: HOST:PORT of its head, auto, or local. --workers "
+            "is their number.",
+        ),
+    ] = None,
 ) -> None:
     """Answer requests over HTTP with an exported model until Ctrl-C; print the URL.
 
@@ -109,6 +119,7 @@ def command(
       ziggurat serve exports/shop --memory 2GB
       ziggurat serve exports/shop --follow runs/shop
       ziggurat serve runs/shop --precision int8
+      ziggurat serve s3://models/shop --ray head:6379 --workers 8
       ziggurat serve exports/shop --host 0.0.0.0 \\
         --token-file serving.tokens \\
         --tls-cert reader.crt --tls-key reader.key
@@ -150,6 +161,26 @@ def command(
         body_s=receive_seconds,
         drain_s=drain_seconds,
     )
+    if ray is not None:
+        given = {"--memory": memory, "--follow": follow, "--precision": precision, "--export-to": export_to}
+        _check_alone("--ray", given)
+        from ziggurat.serving.cluster.ray_serve import serve_on_ray
+
+        serve_on_ray(
+            target,
+            ray,
+            replicas=workers,
+            host=host,
+            port=port,
+            threads=threads,
+            token_file=token_file,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            limits=limits,
+            log=log,
+            listening=typer.echo,
+        )
+        return
     with _exported(target, precision, export_to) as export:
         serve(
             export,
@@ -175,15 +206,32 @@ def command(
         )
 
 
+def _check_alone(option: str, others: Mapping[str, object]) -> None:
+    """Refuses options that go with no other.
+
+    Raises:
+        ConfigError: one is given.
+    """
+    from ziggurat.core.errors import ConfigError
+
+    for name, value in others.items():
+        if value is not None:
+            raise ConfigError(f"{name} and {option}", f"give one of the two; {option} serves a finished export")
+
+
 @contextlib.contextmanager
-def _exported(target: Path, precision: Precision | None, export_to: Path | None) -> Generator[Path]:
+def _exported(place: str, precision: Precision | None, export_to: Path | None) -> Generator[Path]:
     """Yields the export: the target itself, or a new one of the run that the target is.
 
     Raises:
         ConfigError: options of runs are given for an export, or it is neither.
     """
+    from ziggurat.cli.progress import console_progress
     from ziggurat.core.errors import ConfigError
+    from ziggurat.serving.cluster.fetched_export import fetched_export
 
+    with console_progress() as progress:
+        target = fetched_export(place, progress=progress)
     if (target / "export.json").exists() or not (target / "config.yaml").is_file():
         given = "--precision" if precision is not None else "--export-to" if export_to is not None else None
         if given is not None:

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ziggurat.core.errors import ConfigError, EnvironmentMismatch
@@ -26,65 +26,67 @@ APPLICATION = "ziggurat"
 """The name of the application in Ray Serve."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """What is served on a cluster, and how.
-
-    Attributes:
-        export: the folder or URL of the export; each host reads the folder under the same path, or fetches the URL.
-        count: how many replicas there are.
-        doors: who is admitted, and the address of the proxies.
-        limits: the bounds of each replica.
-        threads: threads of the model in each, and CPUs that it takes.
-    """
-
-    export: str
-    count: int
-    doors: Doors
-    limits: ServingLimits
-    threads: int = 1
-
-
 def serve_on_ray(
-    replicas: Replicas, address: str, port: int, listening: Callable[[str], None] = lambda _: None
+    export: str | Path,
+    address: str,
+    *,
+    replicas: int = 1,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    threads: int = 1,
+    token_file: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    limits: ServingLimits = ServingLimits(),  # noqa: B008 - immutable
+    log: bool = True,
+    listening: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; then the application and its replicas end.
+    """Serves an export by replicas until SIGTERM or SIGINT; then the application and its replicas end.
 
     Args:
-        replicas: what is served.
+        export: its folder, which each host has under the same path, or its URL, which each host fetches once.
         address: ``HOST:PORT`` of the cluster's head, ``auto`` on one of its hosts, or ``local``.
-        port: where the proxies listen, on every host that has a replica.
+        replicas: how many there are.
+        host, port: where the proxies listen, on every host of the cluster.
+        threads: threads of the model in each replica, and CPUs that it takes.
+        token_file: the file with the names, rights, rates and hashes of tokens.
+        tls_cert, tls_key: files of the certificate and its key, which each host has under the same path.
+        limits: the bounds of each replica.
+        log: whether replicas log each request.
         listening: called with the URL once all replicas answer.
 
     Raises:
-        ConfigError: the cluster serves another application already, or its proxies listen elsewhere.
-        EnvironmentMismatch: Ray Serve is not installed, or no cluster can be reached.
-        DataError: a host cannot open the export.
+        ConfigError: the cluster serves an export already, or other machines could reach it without tokens or TLS.
+        EnvironmentMismatch: Ray Serve is not installed, no cluster can be reached, or replicas do not start.
     """
     serve = _ray_serve()
-    place = local_folder(replicas.export)
-    export = replicas.export if place is None else str(place.resolve())
+    if port == 0:
+        raise ConfigError("--port 0: the proxies of a cluster listen on one port of every host", "name a port")
+    tokens, certificate, key = (None if each is None else Path(each) for each in (token_file, tls_cert, tls_key))
+    doors = Doors.read(host, tokens, certificate, key, replicas)
+    local = local_folder(str(export))
+    place = str(export) if local is None else str(local.resolve())
     stop = threading.Event()
     with RayCluster(address), _signals(stop):
-        _start_proxies(serve, replicas.doors, port)
+        _start_proxies(serve, doors, port)
 
         def build() -> Any:  # Ray takes any other callable for the application itself
-            return _application(replicas, export)
+            return _application(place, doors, limits, threads, log)
 
         bound = (
             serve.deployment(serve.ingress(build)())
             .options(
                 name="replica",
-                num_replicas=replicas.count,
-                ray_actor_options={"num_cpus": replicas.threads},
-                max_ongoing_requests=replicas.limits.connections,
-                graceful_shutdown_timeout_s=replicas.limits.drain_s,
+                num_replicas=replicas,
+                ray_actor_options={"num_cpus": threads},
+                max_ongoing_requests=limits.connections,
+                graceful_shutdown_timeout_s=limits.drain_s,
             )
             .bind()
         )
         try:
-            _run(serve, bound, export)
-            listening(_url(replicas.doors, port))
+            _run(serve, bound, place)
+            listening(_url(doors, port))
             stop.wait()
         finally:
             serve.delete(APPLICATION)
@@ -92,16 +94,17 @@ def serve_on_ray(
                 serve.shutdown()
 
 
-def _application(replicas: Replicas, export: str) -> Any:
+def _application(export: str, doors: Doors, limits: ServingLimits, threads: int, log: bool) -> Any:
     """Returns the application of a replica, on its host."""
     import torch
 
+    from ziggurat.serving.http.access_log import AccessLog
     from ziggurat.serving.http.app import application
     from ziggurat.serving.http.served_model import ServedModel
 
-    torch.set_num_threads(replicas.threads)
+    torch.set_num_threads(threads)
     model = ServedModel.open(fetched_export(export))
-    return application(model, replicas.doors, replicas.limits).asgi
+    return application(model, doors, limits, AccessLog() if log else AccessLog(None)).asgi
 
 
 def _ray_serve() -> Any:
