@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,12 @@ from plan_sample import sample_plan
 from report_sample import HOSTILE, rare_inputs, sample_inputs
 from scale_sample import sweep_result, sweep_series
 
+from tools.chromium import CHROMIUM
 from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.html import render_report
 from ziggurat.report.plan.page import render_plan
 from ziggurat.report.scaling.page import render_scale
 from ziggurat.training.scaling.model_sizes import Size
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on PATH (.ci/install_chromium)"

@@ -19,7 +19,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.core.untrusted import file_name, is_plain_folder, opened
 from ziggurat.objectives.task import Task
-from ziggurat.serving.artefact.damage import DAMAGED
+from ziggurat.serving.artefact.damage import DAMAGED, check_version
 from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE
 from ziggurat.serving.artefact.packed_rows import PackedRows
 from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision, row_bytes
@@ -55,6 +55,11 @@ class StoredFile:
     @property
     def checksum(self) -> FileChecksum:
         return FileChecksum(self.bytes, self.xxh3_128)
+
+
+def manifest_digest(data: bytes) -> str:
+    """Returns what names an export: the first 16 digits of the SHA-256 of its ``export.json``."""
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +194,7 @@ class Manifest:
             raise DataError(
                 f"{folder}: no export ({MANIFEST_FILE} is missing)", "make one: ziggurat export RUN OUT"
             ) from None
-        version = values.get("format_version")
-        if version != FORMAT_VERSION:
-            raise DataError(
-                f"{path}: has format version {version!r}, this ziggurat reads {FORMAT_VERSION}",
-                "export the run again, or use the ziggurat that exported it",
-            )
+        check_version(values, path, FORMAT_VERSION)
         found = declared(cls, values, path, DAMAGED)
         for fault in found._faults(path):
             raise DAMAGED.of(path, fault)

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from ziggurat.core.errors import DataError
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
-from ziggurat.serving.artefact.damage import DAMAGED
+from ziggurat.serving.artefact.damage import DAMAGED, check_version
 from ziggurat.serving.artefact.manifest import Manifest
 
 REFERENCE_FILE = "reference.json"
@@ -117,12 +116,7 @@ class Reference:
             values: dict[str, Any] = read_sealed_json(path, DAMAGED)
         except FileNotFoundError:
             raise DAMAGED.of(path, "is missing") from None
-        version = values.get("format_version")
-        if version != REFERENCE_VERSION:
-            raise DataError(
-                f"{path}: has format version {version!r}, this ziggurat reads {REFERENCE_VERSION}",
-                "export the run again, or use the ziggurat that exported it",
-            )
+        check_version(values, path, REFERENCE_VERSION)
         found = declared(cls, values, path, DAMAGED)
         for fault in found._faults(manifest):
             raise DAMAGED.of(path, fault)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from ziggurat.core.remote.remote_file import find_remote
 from ziggurat.core.remote.uri import checked_store_uri, local_folder
 from ziggurat.core.untrusted import MAX_TEXT_BYTES
 from ziggurat.serving.artefact.damage import DAMAGED
-from ziggurat.serving.artefact.manifest import MANIFEST_FILE, Manifest
+from ziggurat.serving.artefact.manifest import MANIFEST_FILE, Manifest, manifest_digest
 
 _PART_BYTES = 8 * 2**20
 _POLL_S = 0.5
@@ -47,7 +46,7 @@ def fetched_export(place: str, cache: Path | None = None, progress: Progress | N
         return local
     base, cache, progress = checked_store_uri(place).rstrip("/"), cache or export_cache(), progress or Silent()
     manifest = _small(f"{base}/{MANIFEST_FILE}", place)
-    folder = cache / hashlib.sha256(manifest).hexdigest()[:16]
+    folder = cache / manifest_digest(manifest)
     until = time.monotonic() + _WAIT_S
     while not folder.is_dir():
         try:

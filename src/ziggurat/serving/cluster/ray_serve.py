@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import signal
-import socket
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -86,7 +85,7 @@ def serve_on_ray(
         )
         try:
             _run(serve, bound, place)
-            listening(_url(doors, port))
+            listening(doors.url(port))
             stop.wait()
         finally:
             serve.delete(APPLICATION)
@@ -144,11 +143,6 @@ def _run(serve: Any, bound: Any, export: str) -> None:
             "put the export into a folder that all hosts have under the same path, or into an object store, and "
             "install the same version of ziggurat on each",
         ) from None
-
-
-def _url(doors: Doors, port: int) -> str:
-    host = socket.gethostname() if doors.host in {"0.0.0.0", "::"} else doors.host
-    return f"{'http' if doors.certificate is None else 'https'}://{host}:{port}"
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,12 @@ class Doors:
                 "alone",
             )
         return cls(clients, host, certificate, key, 1 / workers)
+
+    def url(self, port: int) -> str:
+        """Returns the URL by which the server is called; for every network, the name of this machine stands for it."""
+        host = socket.gethostname() if self.host in {"0.0.0.0", "::"} else self.host
+        host = f"[{host}]" if ":" in host else host
+        return f"{'http' if self.certificate is None else 'https'}://{host}:{port}"
 
     def admit(self, path: str, headers: Headers) -> str:
         """Returns the name of who calls, ``-`` without tokens.

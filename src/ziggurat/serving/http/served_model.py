@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from ziggurat.data.readers.columnar.paths import splits
 from ziggurat.data.readers.rejection_reasons import split_hint
 from ziggurat.data.readers.table_reader import NAME
 from ziggurat.serving.artefact.damage import DAMAGED
-from ziggurat.serving.artefact.manifest import MANIFEST_FILE
+from ziggurat.serving.artefact.manifest import MANIFEST_FILE, manifest_digest
 from ziggurat.serving.artefact.reference import Reference
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Record, Rows, Side
@@ -193,8 +192,8 @@ def _checked(given: GivenRows) -> GivenRows:
 
 
 def export_digest(folder: Path) -> str:
-    """Returns what names an export in versions: the first 16 digits of the SHA-256 of its ``export.json``."""
-    return hashlib.sha256(read_bytes(folder / MANIFEST_FILE, DAMAGED)).hexdigest()[:16]
+    """Returns what names the export of a folder in versions."""
+    return manifest_digest(read_bytes(folder / MANIFEST_FILE, DAMAGED))
 
 
 def is_given(name: str, names: Container[str]) -> bool:

@@ -84,7 +84,7 @@ def run_server(
         DataError: the folder holds no export, or a damaged one.
     """
     with listening_socket(serving.doors.host, port) as found:
-        url = _url(serving.doors, found)
+        url = serving.doors.url(found.getsockname()[1])
         if workers == 1 and serving.following is None:
             log = AccessLog() if serving.log else AccessLog(None)
             app = application(serving.open_model(serving.check_tables), serving.doors, serving.limits, log)
@@ -124,12 +124,6 @@ def listening_socket(host: str, port: int) -> socket.socket:
         hint = "choose another --port; 0 takes a free one" if port else "choose another --host, such as 127.0.0.1"
         raise ConfigError(f"{host}:{port}: cannot be listened on ({reason})", hint) from None
     return found
-
-
-def _url(doors: Doors, found: socket.socket) -> str:
-    host = socket.gethostname() if doors.host in {"0.0.0.0", "::"} else doors.host
-    host = f"[{host}]" if ":" in host else host
-    return f"{'http' if doors.certificate is None else 'https'}://{host}:{found.getsockname()[1]}"
 
 
 @dataclass(slots=True)
