@@ -12,10 +12,13 @@ import io
 import multiprocessing
 import os
 import runpy
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -32,6 +35,8 @@ class Command:
         arguments: what follows ``ziggurat`` on the command line.
         folder: the working folder.
         environment: all its environment variables; default: this process's.
+        module: the Python module that is executed.
+        errors: a file that gets its stderr, which :meth:`said` then does not have.
     """
 
     def __init__(
@@ -39,13 +44,16 @@ class Command:
         *arguments: str,
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        module: str = "ziggurat",
+        errors: Path | None = None,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        self._output = [tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") for _ in range(2)]  # noqa: SIM115
-        names = [each.name for each in self._output]
+        self.arguments = arguments
+        self._output: list[Any] = [_temporary(), _temporary()]
+        names = [self._output[0].name, self._output[1].name if errors is None else str(errors)]
         given = dict(os.environ if environment is None else environment)
-        self._process = context.Process(target=_run, args=(arguments, folder or Path.cwd(), given, names))
+        self._process = context.Process(target=_run, args=(module, arguments, folder or Path.cwd(), given, names))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -64,6 +72,16 @@ class Command:
     def kill(self) -> None:
         if self.poll() is None:
             self._process.kill()
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float = SECONDS) -> int:
+        """Waits for its end, and returns its exit status."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.arguments, timeout)
+        return self.returncode
 
     def said(self) -> tuple[str, str]:
         """Returns what it has written to stdout and to stderr so far."""
@@ -86,6 +104,10 @@ class Command:
         return said
 
 
+def _temporary() -> Any:
+    return tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace")
+
+
 def ziggurat(
     *arguments: str, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:
@@ -96,9 +118,9 @@ def ziggurat(
     return command.returncode, out, err
 
 
-def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], output: list[str]) -> None:
+def _run(module: str, arguments: tuple[str, ...], folder: Path, environment: dict[str, str], output: list[str]) -> None:
     for descriptor, path in zip((1, 2), output, strict=True):
-        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.dup2(file, descriptor)
         os.close(file)
     sys.stdout, sys.stderr = (
@@ -108,8 +130,13 @@ def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], 
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["ziggurat", *arguments]
+    if threads := environment.get("OMP_NUM_THREADS"):  # torch has been imported, and would read it no more
+        import torch
+
+        torch.set_num_threads(int(threads))
+    sys.argv = [module, *arguments]
+    sys.modules.pop(module, None)  # so that it is executed as if nothing had imported it
     try:
-        runpy.run_module("ziggurat", run_name="__main__")
+        runpy.run_module(module, run_name="__main__")
     finally:
         atexit._run_exitfuncs()

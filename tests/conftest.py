@@ -19,11 +19,12 @@ gc.set_threshold(GC_THRESHOLD)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_worker_niceness", "0")  # else tests of Ray wait for all other tests to end
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-LONG = ("distributed", "training", "end_to_end", "bench", "features", "planning")
+LONG = ("search", "serving", "distributed", "training", "end_to_end", "bench", "features", "planning", "data")
 """Folders whose files go first."""
 
 

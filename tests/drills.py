@@ -12,9 +12,34 @@ DRILLS = {
     "tests/training/test_train.py::test_training_resumes_exactly_after_any_signal[15]": "SIGINT and SIGKILL stay",
     "tests/training/test_scale.py::test_a_signal_keeps_finished_runs_and_the_sweep_resumes[15]": "SIGINT stays",
     "tests/serving/test_ray_serve.py::test_replicas_on_two_hosts": "a cluster takes half a minute; its parts stay",
+    "tests/search/test_search_on_ray.py::test_a_stopped_search_resumes": "without Ray it stays",
     "tests/search/test_search_on_ray.py::test_trials_do_not_outlive_a_search_that_is_killed": "without Ray it stays",
     "tests/training/test_offloaded_run.py::test_training_resumes_exactly_after_a_signal[15]": "SIGKILL stays",
     "tests/training/test_sequence_poolings.py::test_encoders_that_see_the_target_beat_the_mean": "trains to quality",
+    "tests/verification/test_damage.py::test_damage_is_named_or_harmless[prepared": "that of a run stays",
+    "tests/serving/test_drift.py::test_metrics_and_status_show_drift_and_unknown_ids[2]": "one worker stays",
+    "tests/bench/test_tiered_contestants.py": "the smoke run of the benchmark mtrains starts all contestants",
+    "tests/bench/test_shampoo_convergence.py::test_every_optimizer_learns_digits": (
+        "the smoke run of the benchmark shampoo_convergence trains with all"
+    ),
+    "tests/bench/test_bench_workloads.py::test_ours_and_the_loop_are_compared_on_rows_held_out": (
+        "the smoke run of the benchmark equal_auc does the same"
+    ),
+    **{
+        f"tests/models/test_planted_interaction.py::test_interacting_models_learn_it[{name}]": stays
+        for name, stays in {
+            "dhen-concat": "dhen stays",
+            "wukong-full": "wukong stays",
+            "wukong-attentive": "wukong stays",
+            "finalmlp-row": "finalmlp stays",
+            "masknet-serial": "masknet stays",
+            "dcn_v2-low-rank": "dcn_v2 stays",
+        }.items()
+    },
+    **{
+        f"tests/models/test_golden_losses.py::test_losses_over_100_steps_are_the_golden_ones[{name}]": stays
+        for name, stays in {"dhen-concat": "dhen stays", "autoint-alone": "autoint stays"}.items()
+    },
     "tests/distributed/test_faults.py::test_after_a_hang_training_resumes_from_the_checkpoint": (
         "a hang is named and a killed rank is restarted in quicker tests"
     ),
@@ -92,7 +117,10 @@ DRILLS = {
             "finalmlp-row",
             "finalmlp-ungated",
             "wukong-full",
+            "wukong-attentive",
+            "dnn-ple",
             "dhen",
+            "dhen-concat",
         )
     },
     "tests/features/test_prepare_cluster.py::test_cluster_and_single_process_resume_each_other[a cluster-fit-2]": (

@@ -18,7 +18,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.data.readers.source import open_source
 
 ROWS = 400
-DAMAGES = 60
+DAMAGES = 25
 CHECK = """
 import sys, random
 from pathlib import Path

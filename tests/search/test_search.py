@@ -117,7 +117,7 @@ def test_sigterm_saves_the_trials_and_more_trials_continue_the_search(slow_start
 
 def test_a_hopeless_trial_is_ended_and_its_figures_are_kept(make_experiment: MakeExperiment) -> None:
     Path("space.yaml").write_text("search: {space: {embeddings.optimizer.lr: [1e-9, 1e-8, 1e-7, 1e-6]}}")
-    experiment = make_experiment(optimizer={"lr": 1e-6}, training__epochs=20)
+    experiment = make_experiment(optimizer={"lr": 1e-6}, training__epochs=12)
     searched = search_hyperparameters(experiment, trials=5, space="space.yaml")
     assert searched.best is not None
     assert searched.best.number == 0  # the config is the only one that learns

@@ -38,8 +38,8 @@ def address() -> Iterator[str]:
 def test_trials_on_a_cluster_equal_those_of_this_machine(address: str, make_experiment: MakeExperiment) -> None:
     Path("space.yaml").write_text(SPACE)
     experiment = make_experiment(training__threads=1)
-    here = search_hyperparameters(experiment, "here", trials=2, space="space.yaml")
-    there = search_hyperparameters(experiment, "there", trials=2, space="space.yaml", ray=address, jobs=1)
+    here = search_hyperparameters(experiment, "here", trials=1, space="space.yaml")
+    there = search_hyperparameters(experiment, "there", trials=1, space="space.yaml", ray=address, jobs=1)
     assert [each.settings for each in there.trials] == [each.settings for each in here.trials]
     assert [each.value for each in there.trials] == [each.value for each in here.trials]
     assert there.test == here.test

@@ -10,8 +10,8 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 
+from tests.commands import Command
 from tests.training.conftest import config_values, write_log
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.data.readers.rows_in_memory import to_arrow
@@ -88,12 +89,14 @@ class Running:
     """A server in a process of its own."""
 
     url: str
-    process: subprocess.Popen[str]
-    log: Path
+    process: Command
     client: httpx.Client
+    _lines: str = ""
 
     def lines(self) -> str:
-        return self.log.read_text()
+        """Returns what it has logged so far."""
+        self._lines += self.process.said()[1]
+        return self._lines
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ends it with a signal; returns its status."""
@@ -106,22 +109,18 @@ def running(
     folder: Path, *options: str, verify: Any = True, headers: dict[str, str] | None = None
 ) -> Generator[Running]:
     """Runs ``ziggurat serve`` on a free port until the end of the block."""
-    log = Path(tempfile.mkstemp(prefix="ziggurat-serving-log-")[1])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ziggurat", "serve", str(folder), "--port", "0", *options],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment,
-        )
+    process = Command("serve", str(folder), "--port", "0", *options, environment={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert url.startswith("http"), f"{url!r} {log.read_text()[-2000:]}"
+        said, log = "", ""
+        while not said.endswith("\n"):
+            now = process.said()
+            said, log = said + now[0], log + now[1]
+            assert process.poll() is None, f"{said!r} {log[-2000:]}"
+            time.sleep(0.01)
+        url = said.strip()
+        assert url.startswith("http"), f"{url!r} {log[-2000:]}"
         with httpx.Client(base_url=url, verify=verify, headers=headers, timeout=60, trust_env=False) as client:
-            yield Running(url, process, log, client)
+            yield Running(url, process, client, log)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -130,9 +129,6 @@ def running(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-        log.unlink()
 
 
 def arrow_stream(table: pa.Table, **options: Any) -> bytes:

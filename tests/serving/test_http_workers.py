@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import httpx
 import pytest
 
 import ziggurat.serving.http.serve as serving
+from tests.commands import ziggurat
 from tests.serving.http_kit import Exported, Running, exported, running
 from ziggurat.core.errors import EnvironmentMismatch
 
@@ -127,11 +126,10 @@ def test_a_missing_library_is_named(export: Exported, monkeypatch: pytest.Monkey
 
 def test_without_an_export_or_an_address_it_says_so(export: Exported, tmp_path: Path) -> None:
     def error(*arguments: str) -> str:
-        command = [sys.executable, "-m", "ziggurat", "serve", *arguments]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert found.returncode == 1, found.stderr
-        assert "Traceback" not in found.stderr
-        return found.stderr
+        status, _, said = ziggurat("serve", *arguments)
+        assert status == 1, said
+        assert "Traceback" not in said
+        return said
 
     assert "no export (export.json is missing)" in error(str(tmp_path))
     assert "no export (export.json is missing)" in error(str(tmp_path), "--workers", "2", "--port", "0")

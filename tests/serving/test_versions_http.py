@@ -8,8 +8,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -20,6 +18,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.commands import ziggurat
 from tests.serving.http_kit import ADMIN, TOKEN, Running, running
 from tests.serving.versions_kit import STEPS, Trained, trained
 
@@ -169,18 +168,17 @@ def test_only_admin_tokens_change_versions_and_none_of_a_page_in_a_browser(tmp_p
         assert server.client.post("/admin/pin", headers=ops, json={"version": 1}).status_code == 422
         assert server.client.post("/admin/follow", headers=ops).json()["mode"] == "following"
         # two servers must not write into one folder of versions
-        command = [sys.executable, "-m", "ziggurat", "serve", str(tmp_path / "export"), "--port", "0"]
-        second = [*command, "--follow", str(tmp_path / "checkpoints")]
-        found = subprocess.run(second, capture_output=True, text=True, timeout=120)
-        assert found.returncode == 1
-        assert "another server uses this folder of versions" in found.stderr
+        command = ["serve", str(tmp_path / "export"), "--port", "0", "--follow"]
+        status, _, said = ziggurat(*command, str(tmp_path / "checkpoints"))
+        assert status == 1
+        assert "another server uses this folder of versions" in said
         other = tmp_path / "other" / "checkpoints"
         shutil.copytree(tmp_path / "checkpoints", other)
         (other.parent / "environment.json").write_text(json.dumps({"run_id": "0" * 16}))
-        found = subprocess.run([*command, "--follow", str(other.parent)], capture_output=True, text=True, timeout=120)
-        assert found.returncode == 1
-        assert "was made of another run" in found.stderr
-        assert "Traceback" not in found.stderr
+        status, _, said = ziggurat(*command, str(other.parent))
+        assert status == 1
+        assert "was made of another run" in said
+        assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("precision", [None, "int8"])

@@ -37,14 +37,22 @@ LABELS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the runs are trained, once; each test has a copy."""
+    return tmp_path_factory.mktemp("trained")
+
+
 @pytest.fixture
-def runs(make_experiment: MakeExperiment) -> list[Path]:
+def runs(make_experiment: MakeExperiment, trained: Path) -> list[Path]:
     """Runs of three models on one prepared dataset."""
-    folders: list[Path] = []
-    for number, model in enumerate(MODELS):
-        experiment = make_experiment(model=model, training__epochs=2, training__seed=number)
-        folders.append(api.train(experiment, f"runs/{number}").run.folder)
-    return folders
+    if not any(trained.iterdir()):
+        for number, model in enumerate(MODELS):
+            api.train(make_experiment(model=model, training__epochs=2, training__seed=number), f"runs/{number}")
+        shutil.copytree(Path.cwd(), trained, dirs_exist_ok=True)
+    else:
+        shutil.copytree(trained, Path.cwd(), dirs_exist_ok=True)
+    return [Path(f"runs/{number}") for number in range(len(MODELS))]
 
 
 def frame() -> pl.DataFrame:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from ziggurat.serving.artefact.manifest import TABLES, Manifest, TableEntry
 from ziggurat.serving.artefact.row_codec import Precision, decode
@@ -89,10 +90,11 @@ def main() -> None:
     scorer = Scorer.open(export)
     scorer.lookup = PlainLookup(manifest, rows)
     doors, limits = Doors(), ServingLimits()
+    torch.set_num_threads(1)
     with listening_socket("127.0.0.1", 0) as found:
         url = f"http://127.0.0.1:{found.getsockname()[1]}"
         app = application(ServedModel(scorer), doors, limits)
-        run_worker(WorkerServer(app, doors, limits, lambda: print(url, flush=True)), found, 1)
+        run_worker(WorkerServer(app, doors, limits, lambda: print(url, flush=True)), found)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from ziggurat.core.errors import ZigguratError
 from ziggurat.serving.http.encode_batch import encode_batch
@@ -96,7 +97,7 @@ class BatchFigures:
 
 
 class Batcher:
-    """Predicts requests with a model.
+    """Predicts requests with a model, in a thread of its own, with as many threads of torch as the one that makes it.
 
     Args:
         model: the model; :meth:`replace` exchanges it between two batches.
@@ -113,6 +114,7 @@ class Batcher:
         self._queued_rows = self._busy_rows = 0
         self._row_s = 0.0
         self._closing = False
+        self._threads = torch.get_num_threads()
         self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
         self._thread.start()
 
@@ -174,6 +176,7 @@ class Batcher:
         self._thread.join()
 
     def _run(self) -> None:
+        torch.set_num_threads(self._threads)  # OpenMP counts by thread, and would take one for each core here
         while jobs := self._take():
             self._predict_or_refuse(jobs)
             with self._changed:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Any
 
-import torch
 import uvicorn
 
 from ziggurat.serving.http.app import Application
@@ -108,15 +107,13 @@ def _has_connections(listening: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def run_worker(server: WorkerServer, listening: socket.socket, threads: int) -> None:
+def run_worker(server: WorkerServer, listening: socket.socket) -> None:
     """Serves until a signal.
 
     Args:
         server: the server.
         listening: the socket that it accepts connections from.
-        threads: threads of the model.
     """
-    torch.set_num_threads(threads)
     for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they would log tracebacks and what clients send
     server.run([listening])

@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import get_context
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ziggurat.core.errors import ConfigError, DataError, ZigguratError
 from ziggurat.serving.http.access_log import AccessLog
@@ -30,6 +31,7 @@ from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import MULTIPROCESS
 from ziggurat.serving.http.served_model import ServedModel, export_digest
 from ziggurat.serving.http.server import WorkerServer, run_worker
+from ziggurat.serving.server_process import start_process
 from ziggurat.serving.tables.residence import Residence
 from ziggurat.serving.versions.folder import VersionFolder
 from ziggurat.serving.versions.updater import Following
@@ -87,9 +89,10 @@ def run_server(
         url = serving.doors.url(found.getsockname()[1])
         if workers == 1 and serving.following is None:
             log = AccessLog() if serving.log else AccessLog(None)
+            torch.set_num_threads(serving.threads)
             app = application(serving.open_model(serving.check_tables), serving.doors, serving.limits, log)
             server = WorkerServer(app, serving.doors, serving.limits, lambda: listening(url))
-            run_worker(server, found, serving.threads)
+            run_worker(server, found)
             return
         with tempfile.TemporaryDirectory(prefix="ziggurat-metrics-") as metrics:
             os.environ[MULTIPROCESS] = metrics
@@ -136,7 +139,7 @@ class _Worker:
         started: when it was started (monotonic seconds).
     """
 
-    process: SpawnProcess
+    process: ForkServerProcess
     pipe: Any
     started: float
 
@@ -205,15 +208,9 @@ class _Workers:
             self._log.event("worker_started", worker=self._workers[-1].process.pid)
 
     def _start(self, check: bool = False) -> _Worker:
-        context = get_context("spawn")
-        our_end, their_end = context.Pipe()
         check = check and self._serving.check_tables
-        process = context.Process(
-            target=_work, args=(self._serving, self._listening, self._serving.threads, check, their_end), name="worker"
-        )
-        process.start()
-        their_end.close()
-        return _Worker(process, our_end, time.monotonic())
+        started = start_process("worker", _work, self._serving, self._listening, check)
+        return _Worker(*started, time.monotonic())
 
     def _stop(self) -> None:
         self._listening.close()
@@ -231,11 +228,12 @@ class _Workers:
             worker.pipe.close()
 
 
-def _work(serving: Serving, listening: socket.socket, threads: int, check: bool, pipe: Any) -> None:
+def _work(serving: Serving, listening: socket.socket, check: bool, pipe: Any) -> None:
     """A worker process: says that it is ready, or sends its error, and serves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent drains this process
     log = AccessLog() if serving.log else AccessLog(None)
     watch_versions: VersionWatch | None = None
+    torch.set_num_threads(serving.threads)
     try:
         model, versions = serving.open_model(check), None
         if serving.following is not None:
@@ -257,7 +255,7 @@ def _work(serving: Serving, listening: socket.socket, threads: int, check: bool,
             server.drain()
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
-    run_worker(server, listening, threads)
+    run_worker(server, listening)
     if watch_versions is not None:
         watch_versions.close()
 

@@ -8,8 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Generator
-from multiprocessing import get_context
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ziggurat.core.errors import DataError, ZigguratError
 from ziggurat.serving.artefact.manifest import MANIFEST_FILE, Manifest
 from ziggurat.serving.http.access_log import AccessLog
 from ziggurat.serving.http.served_model import export_digest
+from ziggurat.serving.server_process import start_process
 from ziggurat.serving.versions.checkpoints import open_followed
 from ziggurat.serving.versions.folder import VersionFolder
 from ziggurat.serving.versions.updater import Following, run_updater
@@ -71,7 +71,7 @@ class UpdaterProcess:
 
     def __init__(self, export: Path, following: Following, log: AccessLog) -> None:
         self._export, self._following, self._log = export, following, log
-        self._process: SpawnProcess | None = None
+        self._process: ForkServerProcess | None = None
         self._pipe: Any = None
         self._started = 0.0
         self._pause_s = _FIRST_PAUSE_S
@@ -85,13 +85,7 @@ class UpdaterProcess:
 
     def start(self) -> None:
         """Starts it."""
-        context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_update, args=(self._export, self._following, self._log.is_on, theirs), name="updater"
-        )
-        self._process.start()
-        theirs.close()
+        self._process, self._pipe = start_process("updater", _update, self._export, self._following, self._log.is_on)
         self._started, self.due = time.monotonic(), None
         self._log.event("updater_started", process=self._process.pid)
 
