@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import torch
 
 from tests.serving.http_kit import ADMIN, TOKEN, Exported, Running, exported, exported_again, running
 from tests.serving.page_checks import CONTRAST, NAMES
@@ -232,7 +231,7 @@ def served_here(model: ServedModel) -> Generator[str]:
     app = application(model, log=AccessLog(None))
     server = WorkerServer(app, Doors(), ServingLimits(), listening.set)
     with listening_socket("127.0.0.1", 0) as found:
-        thread = threading.Thread(target=run_worker, args=(server, found, torch.get_num_threads()))
+        thread = threading.Thread(target=run_worker, args=(server, found))
         thread.start()
         try:
             assert listening.wait(60)

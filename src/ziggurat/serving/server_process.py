@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 
-def start_process(name: str, target: Callable[..., None], *arguments: Any) -> tuple[ForkServerProcess, Connection]:
+def start_process(name: str, target: Callable[..., None], *arguments: Any) -> tuple[ForkServerProcess, Any]:
     """Starts a process that calls ``target(*arguments, pipe)``.
 
     Args:
