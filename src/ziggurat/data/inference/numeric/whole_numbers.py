@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ziggurat.data.inference.numeric.plain_numbers import plain_numbers
+
 Values = npt.NDArray[np.int64]
 
 _SMOOTH = 0.5
@@ -86,6 +88,9 @@ class Evidence:
 def whole_numbers(cells: pl.Series) -> pl.Series:
     """Returns the cells of a column of whole numbers as Int64; those that are missing, or typed times, are null."""
     if cells.dtype == pl.String:
+        plain = plain_numbers(cells)
+        if plain is not None and plain.dtype == pl.Int64:
+            return plain
         text = cells.str.strip_chars().str.strip_prefix("+")
         integers = text.cast(pl.Int64, strict=False)
         floats = text.cast(pl.Float64, strict=False).fill_nan(None)
