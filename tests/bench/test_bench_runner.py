@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from bench import docs, plots, results
 from bench.benchmark import Benchmark, Context, Figure, Result, Target, judge
 from bench.catalogue import BENCHMARKS
-from bench.cli import main
+from bench.cli import ROOT, main
 from ziggurat.core.errors import DataError
 
 
@@ -107,6 +109,23 @@ def test_quick_judges_nothing_and_never_touches_a_stored_result(
     assert run(repository, "run", "tiny", "--quick", benchmark=tiny((0.1,))) == 0
     assert results.result_path(repository, "tiny").read_bytes() == before
     assert capsys.readouterr().out.splitlines()[-1].startswith("tiny: quick run, not judged: speed 0.1 rows/s")
+
+
+CHILD = """
+import subprocess, sys, types
+code = "import time; print(1, flush=True); time.sleep(600)"
+sys.modules["bench.cli"] = types.SimpleNamespace(main=lambda: subprocess.run([sys.executable, "-S", "-c", code]))
+import bench.__main__
+"""
+
+
+def test_sigterm_ends_what_a_benchmark_has_started() -> None:
+    with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        process.terminate()
+        assert process.stdout.read() == b""  # the child, which has it open, has ended
+        assert process.wait(60) == 128 + signal.SIGTERM
 
 
 def test_status_follows_the_files_a_benchmark_depends_on(repository: Path) -> None:
