@@ -173,6 +173,10 @@ class Model(nn.Module, ABC):
         ]
         return [part for part in children if isinstance(part, Block)]
 
+    def named_parts(self) -> list[tuple[str, Block]]:
+        """Returns the blocks that are the model's attributes, by name, as a report lists them."""
+        return [(name, block) for name, block in self.named_children() if isinstance(block, Block)]
+
     def parameter_count(self) -> int:
         """Returns the number of dense parameters; embedding tables do not belong to the model."""
         return sum(parameter.numel() for parameter in self.parameters())

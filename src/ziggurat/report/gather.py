@@ -23,10 +23,9 @@ from ziggurat.features.numeric.steps import Bucketise
 from ziggurat.features.preparation.leaks import leaks
 from ziggurat.features.time_inputs import TimeId
 from ziggurat.features.transform import Transform
-from ziggurat.interactions.block import Block, known_flops
+from ziggurat.interactions.block import known_flops
 from ziggurat.interactions.counted_flops import FlopsUnknown
 from ziggurat.metrics.metric_set import MetricSet
-from ziggurat.models.build import model_dims
 from ziggurat.report.baselines.compare import compare
 from ziggurat.report.baselines.store import BASELINES_FILE, BaselineStore
 from ziggurat.report.html import write_report
@@ -182,12 +181,11 @@ def _our_rows(run: Run, metrics: MetricSet, ranks: int) -> list[ComparisonRow]:
 
 def _model_size(experiment: Experiment, dataset: Dataset) -> ModelSize:
     layout = experiment.layout(dataset.schema)
-    model, fields = experiment.model.build_checked(model_dims(layout, experiment.tasks())), Fields(layout).costs()
+    model, fields = experiment.build_model(layout), Fields(layout).costs()
     parts = [ModelPart(cost.name, cost.parameters, cost.flops or None) for cost in fields]
     parts += [
         ModelPart(name, sum(p.numel() for p in block.parameters()), known_flops(block) or None)
-        for name, block in model.named_children()
-        if isinstance(block, Block)
+        for name, block in model.named_parts()
     ]
     parameters = model.parameter_count() + sum(cost.parameters for cost in fields)
     note = "matrix products were counted by torch, as the model defines no flops()" if model.counts_flops else ""

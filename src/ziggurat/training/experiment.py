@@ -43,11 +43,14 @@ from ziggurat.features.time_inputs import inputs_of
 from ziggurat.metrics.names import measured
 from ziggurat.models.build import ModelConfig, model_dims
 from ziggurat.models.deepfm import DeepFM
+from ziggurat.models.model import Model, ModelSettings
 from ziggurat.objectives.task import Task
 from ziggurat.optim.dense import DenseOptimizerConfig
 from ziggurat.optim.torch_optimizers import Adam
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.planning.config import PlanningConfig
+from ziggurat.towers.config import TowersConfig
+from ziggurat.towers.placed import with_towers
 from ziggurat.training.config import EvaluationConfig, TrainingConfig
 
 _UNREADABLE = Damage(ConfigError, "give a readable UTF-8 YAML file")
@@ -65,6 +68,8 @@ class Experiment(Config):
     """The inputs of the model."""
     embeddings: EmbeddingsConfig = EmbeddingsConfig()
     """Embedding tables: width, initialisation and row optimizer, with exceptions by table."""
+    towers: TowersConfig | None = None
+    """Groups of features whose embeddings are compressed together before the model; default: none."""
     model: ModelConfig = DeepFM.Config()
     """The interaction model."""
     optimizer: DenseOptimizerConfig = Adam()
@@ -124,7 +129,7 @@ class Experiment(Config):
             with within(f"features.{feature}.pooling"):
                 check_sequence_encoder(positions.encoder, positions.count, layout.table_of[feature].dim, cuda=cuda)
         with within("model"):
-            numbers = check_model(self.model, model_dims(layout, self.tasks()), cuda=cuda)
+            numbers = check_model(self.model_settings(layout), model_dims(layout, self.tasks()), cuda=cuda)
             check_trainable(self.model, numbers, layout)
         with within("optimizer"):
             check_dense_optimizer(self.optimizer)
@@ -216,6 +221,22 @@ class Experiment(Config):
         numbers = (each for each in inputs_of(self.features) if isinstance(each, NumericFeature))
         ranked = {number.name for number in numbers if number.ranked}
         return lay_out(self.embeddings, schema, poolings, self.width, ranked)
+
+    def model_settings(self, layout: Layout) -> ModelSettings:
+        """Returns the config of the model for a layout; with modules of towers, of these and the model after them.
+
+        Raises:
+            ConfigError: the towers are none of the layout's features.
+        """
+        return self.model if self.towers is None else with_towers(self.model, self.towers, layout)
+
+    def build_model(self, layout: Layout) -> Model:
+        """Returns the model for a layout, with fresh weights from torch's global generator.
+
+        Raises:
+            ConfigError: the model cannot work with these sizes, or the towers are none of the layout's features.
+        """
+        return self.model_settings(layout).build_checked(model_dims(layout, self.tasks()))
 
 
 def load_experiment(

@@ -23,7 +23,6 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, LookedUpRows, StartedLookup
 from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.interactions.dropout import dropout
-from ziggurat.models.build import model_dims
 from ziggurat.models.model import Model
 from ziggurat.objectives.label_figures import LabelFigures
 from ziggurat.objectives.outputs import Outputs
@@ -228,9 +227,7 @@ def assemble(
             layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder
         )
         try:
-            model = synchronise_batch_norms(
-                experiment.model.build_checked(model_dims(layout, experiment.tasks())).to(device)
-            )
+            model = synchronise_batch_norms(experiment.build_model(layout).to(device))
             if training.activation_checkpointing:
                 checkpoint_activations(model)
             dropout = experiment.embeddings.dropout

@@ -19,7 +19,7 @@ from ziggurat.core.untrusted import Damage, read_yaml
 from ziggurat.embeddings.fields import Fields, total_flops
 from ziggurat.embeddings.layout import Layout
 from ziggurat.interactions.counted_flops import FlopsUnknown
-from ziggurat.models.build import growing_models, model_dims
+from ziggurat.models.build import growing_models
 from ziggurat.models.model import Model
 from ziggurat.parallel.own_random import OwnRandom
 from ziggurat.training.experiment import Experiment
@@ -143,14 +143,14 @@ def size_of(experiment: Experiment, schema: Schema) -> Size:
     """
     layout = experiment.layout(schema)
     with torch.device("meta"):
-        model, fields = experiment.model.build_checked(model_dims(layout, experiment.tasks())), Fields(layout)
+        model, fields = experiment.build_model(layout), Fields(layout)
     try:
         return _size(layout, model, fields)
     except FlopsUnknown:
         if sum(parameter.numel() for part in (model, fields) for parameter in part.parameters()) > MAX_WEIGHTS:
             raise
     with OwnRandom(0):
-        return _size(layout, experiment.model.build_checked(model_dims(layout, experiment.tasks())), Fields(layout))
+        return _size(layout, experiment.build_model(layout), Fields(layout))
 
 
 def _size(layout: Layout, model: Model, fields: Fields) -> Size:
