@@ -30,6 +30,7 @@ from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
 from ziggurat.embeddings.row_order import RowOrder
 from ziggurat.embeddings.sharding import InFlightIds, ShardedTables
+from ziggurat.embeddings.tower_transform.transform import TowerTransform
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.own_random import OwnRandom
 from ziggurat.parallel.tensor_slices import TensorSlice
@@ -85,6 +86,8 @@ class EmbeddingLookup(nn.Module):
         batch_size: the number of rows that the loss is averaged over.
         row_ranks: table -> the rank of each row by falling frequency, for the tables whose rows the plan orders.
         offload: the folder for the rows of tables to which the plan gives slots.
+        towers: the exchange of rows within hosts and between them, for a plan that keeps each tower's tables on its
+            host; None for one exchange between all ranks.
     """
 
     def __init__(
@@ -97,9 +100,10 @@ class EmbeddingLookup(nn.Module):
         batch_size: int = 1,
         row_ranks: Mapping[str, FrequencyRanks] = MappingProxyType({}),
         offload: OffloadFolder | None = None,
+        towers: TowerTransform | None = None,
     ) -> None:
         super().__init__()
-        self.layout, tables = layout, layout.tables
+        self.layout, tables, self.towers = layout, layout.tables, towers
         self._device = device
         self._ranks = dist.get_world_size()
         self._id_range = IdRange(layout.table_of, dist.get_rank())
@@ -109,7 +113,10 @@ class EmbeddingLookup(nn.Module):
         # TorchRec draws random weights for the shards of this rank; from the global generators, the weights of fields
         # and model would differ between ranks.
         with OwnRandom(seed):
-            self.sharded = ShardedTables(fused, plan, device, parallel, batch_size, offload, seed) if fused else None
+            within = None if towers is None else towers.ranks
+            self.sharded = (
+                ShardedTables(fused, plan, device, parallel, batch_size, offload, seed, within) if fused else None
+            )
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of
@@ -311,6 +318,9 @@ class EmbeddingLookup(nn.Module):
         rows: dict[str, Tensor] = {}
         if self.sharded is not None:
             assert started.in_flight is not None
+            if self.towers is not None:
+                fields = self.towers(self.sharded.finish(started.in_flight))
+                return LookedUpRows({DIRECT: fields[: started.size]}, {})
             keyed = _first_rows(self.sharded.finish(started.in_flight), started.size)
             if not self.replicated and self.layout.direct:
                 return LookedUpRows({DIRECT: self._direct(keyed, started.size)}, {})

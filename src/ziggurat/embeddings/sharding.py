@@ -45,6 +45,8 @@ from ziggurat.embeddings.torchrec_terms import (
     shard_offset,
     table_name,
 )
+from ziggurat.embeddings.tower_transform.exchanges import HostRanks
+from ziggurat.embeddings.tower_transform.host_stage import exchange_within_hosts
 from ziggurat.optim.rows import fused_optimizer
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.shared_memory import SharedSlots, shared_slots
@@ -90,6 +92,8 @@ class ShardedTables(nn.Module):
         batch_size: the number of rows that the loss is averaged over.
         offload: the folder for rows that do not fit in memory; required if the plan gives slots to a table.
         seed: the seed of the initial weights of offloaded tables.
+        within_hosts: the groups of hosts, if rows are to be exchanged within hosts only: :meth:`finish` then returns
+            those of the host's tables, for this rank's batch and those of its peers.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class ShardedTables(nn.Module):
         batch_size: int,
         offload: OffloadFolder | None = None,
         seed: int = 0,
+        within_hosts: HostRanks | None = None,
     ) -> None:
         super().__init__()
         world_size = dist.get_world_size()
@@ -154,7 +159,9 @@ class ShardedTables(nn.Module):
         try:
             self._shards = list(self._tracked_shards(plan))
             self._steps = self._counted_steps()
-            if not parallel.reduced:
+            if within_hosts is not None:
+                exchange_within_hosts(self._sharded, within_hosts)
+            elif not parallel.reduced:
                 self._replace_output_exchange(parallel, device)
             self._base_lr = [float(group["lr"]) for group in self._groups()]
         except BaseException:

@@ -74,12 +74,37 @@ DenseParallelConfig = Annotated[DDP | FSDP | HSDP, pydantic.Field(discriminator=
 """How the dense part is parallelised, discriminated by ``name``."""
 
 
+class FlatLookup(Config):
+    """Pooled rows go from the ranks that hold them to those of their examples in one exchange, wherever these are."""
+
+    name: Literal["flat"] = "flat"
+
+
+class TowerTransform(Config):
+    """The tables of a tower are on one host. Pooled rows are exchanged within the host; the tower's module compresses
+    them there; then each rank exchanges them with its peers, the ranks of the same number on the other hosts. It
+    computes what ``flat`` computes and needs the section ``towers``; on one host it is ``flat``.
+
+    Source: Luo et al. 2024, "Disaggregated Multi-Tower", arXiv 2403.00877, section 3.1 (SPTT). Where we deviate: ranks
+    are ordered for their peers by (rank modulo ranks of a host, host), which is right for any number of hosts.
+    """
+
+    name: Literal["tower_transform"] = "tower_transform"
+
+
+EmbeddingExchangeConfig = Annotated[FlatLookup | TowerTransform, pydantic.Field(discriminator="name")]
+"""How pooled rows reach the ranks of their examples, discriminated by ``name``."""
+
+
 class ParallelConfig(Config):
     """How several ranks train together; without effect on a single rank. ``batch_size`` is that of all ranks together,
     so the same config trains the same model on any number of ranks."""
 
     dense: DenseParallelConfig = DDP()
     """Parallelism of the dense part."""
+
+    embeddings: EmbeddingExchangeConfig = FlatLookup()
+    """Exchange of the tables' pooled rows."""
 
     pipeline: bool = True
     """Send the ids of the next batch to the ranks that hold their rows while this one is computed."""

@@ -52,8 +52,8 @@ class TowerModel(Model):
         width = module.out_dim(dims.dim)
         if base.embedding_dim(width, tasks=dims.tasks) != width:
             raise ConfigError(
-                f"{base.title} adds up table rows, which are parts of the logits and no embeddings: there is nothing for "
-                f"towers.module {module.title} to compress",
+                f"{base.title} adds up table rows, which are parts of the logits and no embeddings: there is nothing "
+                f"for towers.module {module.title} to compress",
                 "set towers.module: {name: none}, or choose a model of embeddings, such as dlrm",
             )
         self.fields = config.fields
