@@ -24,8 +24,16 @@ from ziggurat.parallel.world import World
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
+_NOTHING = nn.ModuleList()
 
-def parallelise(module: nn.Module, config: ParallelConfig, world: World, device: torch.device) -> nn.Module:
+
+def parallelise(
+    module: nn.Module,
+    config: ParallelConfig,
+    world: World,
+    device: torch.device,
+    of_hosts: nn.Module = _NOTHING,
+) -> nn.Module:
     """Returns the module to call instead of ``module``, so that gradients are averaged over the ranks.
 
     Args:
@@ -33,6 +41,7 @@ def parallelise(module: nn.Module, config: ParallelConfig, world: World, device:
         config: the kind of parallelism.
         world: more than one rank.
         device: the device of ``module``.
+        of_hosts: a part of ``module`` that differs between hosts; its gradients are not averaged here. ``ddp`` only.
 
     Raises:
         ConfigError: the shard size does not divide the number of ranks.
@@ -40,7 +49,13 @@ def parallelise(module: nn.Module, config: ParallelConfig, world: World, device:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module
     dense = config.dense
+    apart = {id(parameter) for parameter in of_hosts.parameters()}
+    assert not apart or isinstance(dense, DDP), dense
     match dense:
+        case DDP() if apart:
+            names = [name for name, parameter in module.named_parameters() if id(parameter) in apart]
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)  # pyright: ignore[reportPrivateUsage] - torch has no public name
+            return _replicated(module, dense, device)
         case DDP():
             whole = all(each.dtype == torch.float32 for each in module.parameters())
             slots = shared_slots(config, world, device) if dense.hook == "none" and whole else None

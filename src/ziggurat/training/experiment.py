@@ -47,10 +47,11 @@ from ziggurat.models.model import Model, ModelSettings
 from ziggurat.objectives.task import Task
 from ziggurat.optim.dense import DenseOptimizerConfig
 from ziggurat.optim.torch_optimizers import Adam
-from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.config import ParallelConfig, TowerTransform
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.towers.config import TowersConfig
 from ziggurat.towers.placed import with_towers
+from ziggurat.towers.requirements import check_tower_transform
 from ziggurat.training.config import EvaluationConfig, TrainingConfig
 
 _UNREADABLE = Damage(ConfigError, "give a readable UTF-8 YAML file")
@@ -124,12 +125,15 @@ class Experiment(Config):
                 "training.weight_average: reads every row at each step, but planning.beyond_memory stores rows on disk",
                 "leave out one of the two",
             )
+        if isinstance(self.parallel.embeddings, TowerTransform):
+            check_tower_transform(self.towers, layout, self.parallel, self.planning, self.embeddings, self.optimizer)
         cuda = self.training.device != "cpu"
         for feature, positions in layout.positions.items():
             with within(f"features.{feature}.pooling"):
                 check_sequence_encoder(positions.encoder, positions.count, layout.table_of[feature].dim, cuda=cuda)
+        model = self.model_settings(layout)
         with within("model"):
-            numbers = check_model(self.model_settings(layout), model_dims(layout, self.tasks()), cuda=cuda)
+            numbers = check_model(model, model_dims(layout, self.tasks()), cuda=cuda)
             check_trainable(self.model, numbers, layout)
         with within("optimizer"):
             check_dense_optimizer(self.optimizer)

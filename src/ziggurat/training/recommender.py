@@ -31,6 +31,8 @@ from ziggurat.parallel.norms import synchronise_batch_norms
 from ziggurat.parallel.own_random import OwnRandom
 from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
+from ziggurat.towers.model import TowerModel
+from ziggurat.towers.upstream import run_upstream, tower_transform
 from ziggurat.training.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -163,19 +165,21 @@ class Recommender(nn.Module):
         return not part.compiled and all(getattr(module, "origin", None) is None for module in part.modules())
 
     def dense_parameters(self) -> dict[str, nn.Parameter]:
-        """Returns, by name, all parameters that the dense optimizer trains."""
+        """Returns, by name, all parameters that the dense optimizer trains; those of other hosts' towers are on
+        ``meta`` and have no gradients here."""
         named = {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
         named.update(self.lookup.fields.named_parameters())
         named.update({f"outputs.{name}": parameter for name, parameter in self.outputs.named_parameters()})
         return named
 
     def dense_slices(self) -> list[TensorSlice]:
-        """Returns the live dense parameters and buffers, which are what a checkpoint stores of the dense part."""
+        """Returns the live dense parameters and buffers, which are what a checkpoint stores of the dense part; those of
+        other hosts' towers are there."""
         named: dict[str, Tensor] = dict(self.dense_parameters())
         named.update({f"model.{name}": buffer for name, buffer in self.model.named_buffers()})
         named.update(self.lookup.fields.named_buffers())
         named.update({f"outputs.{name}": buffer for name, buffer in self.outputs.named_buffers()})
-        return [TensorSlice.of_tensor(name, tensor) for name, tensor in named.items()]
+        return [TensorSlice.of_tensor(name, tensor) for name, tensor in named.items() if not tensor.is_meta]
 
     def tensor_slices(self) -> list[TensorSlice]:
         """Returns all live tensors that are used to predict: ``dense/NAME`` and ``tables/NAME``."""
@@ -223,13 +227,15 @@ def assemble(
     if not own_random:
         torch.manual_seed(seed)
     with OwnRandom(seed) if own_random else contextlib.nullcontext():
+        towers = tower_transform(experiment.towers, experiment.parallel, layout, world, device)
         lookup = EmbeddingLookup(
-            layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder
+            layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder, towers
         )
         try:
             model = synchronise_batch_norms(experiment.build_model(layout).to(device))
             if training.activation_checkpointing:
                 checkpoint_activations(model)
+            run_upstream(model, towers, autocast=training.precision == "bf16")
             dropout = experiment.embeddings.dropout
             outputs = Outputs(experiment.tasks(layout.schema), training.start_at_base_rate)
             outputs.start(labels)
@@ -241,7 +247,8 @@ def assemble(
                 training.compile is True,
                 dropout,
             )
-            called = parallelise(part, experiment.parallel, world, device) if world.size > 1 else part
+            of_hosts = model.towers if isinstance(model, TowerModel) and model.upstream else nn.ModuleList()
+            called = parallelise(part, experiment.parallel, world, device, of_hosts) if world.size > 1 else part
         except BaseException:
             lookup.close()
             raise

@@ -187,7 +187,7 @@ def _flatten(optimizer: torch.optim.Optimizer) -> list[TensorSlice]:
         TensorSlice.of_tensor(f"{number}/{key}", torch.as_tensor(value))
         for number, values in states.items()
         for key, value in values.items()
-        if value is not None
+        if value is not None and not (isinstance(value, Tensor) and value.is_meta)  # of another host's tower
     ]
 
 
@@ -204,6 +204,8 @@ def _unflatten(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor]) -> 
                 "it belongs to another config",
             )
         parameter = parameters[int(number)]
+        if parameter.is_meta:  # of another host's tower
+            continue
         state.setdefault(int(number), {})[name] = tensor if own else _spread_like(parameter, tensor, key)
     values = optimizer.state_dict()
     values["state"] = state

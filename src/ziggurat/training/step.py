@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ziggurat.core.batch import Batch
 from ziggurat.data.encoded.loader import Cursor
@@ -128,6 +128,9 @@ class Stepper:
         backward = counts or (due and self._waiting > 0 and self._ranks > 1)
         with gradient_sync(self._recommender.dense, due and backward):
             done = self._pass(work, following, agreement, counts, backward)
+        towers = self._recommender.lookup.towers
+        if towers is not None and due and backward:
+            towers.average_gradients()
         self._waiting += counts
         if due and self._waiting:
             self._update()
@@ -164,7 +167,20 @@ class Stepper:
                 if self._waiting > 1 and each.grad is not None:
                     each.grad.div_(self._waiting)
             if self._clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
+                self._clip(parameters, self._clip_norm)
         self._waiting = 0
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+
+    def _clip(self, parameters: Sequence[nn.Parameter], clip_norm: float) -> None:
+        """Scales all gradients to a norm of at most ``clip_norm``, which is over the towers of all hosts."""
+        towers = self._recommender.lookup.towers
+        if towers is None or next(towers.parameters(), None) is None:
+            torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+            return
+        own = {id(each) for each in towers.parameters()}
+        grads = [each.grad for each in parameters if each.grad is not None and id(each) not in own]
+        of_towers = [each.grad for each in towers.parameters() if each.grad is not None]
+        squares = towers.ranks.sum_of_hosts(torch.nn.utils.get_total_norm(of_towers).square().reshape(1))
+        total = (torch.nn.utils.get_total_norm(grads).square() + squares[0]).sqrt()
+        torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, total)

@@ -29,6 +29,8 @@ from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.offload import Need, with_slots, without_slots
 from ziggurat.planning.planner import plan_problem
 from ziggurat.planning.usage import Usage
+from ziggurat.towers.placement import keeps
+from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
 from ziggurat.training.placement.problem import planning_input
@@ -76,6 +78,8 @@ def resolve_plan(
             topology = resolve_topology(config, kind, hosts=world.hosts, devices=world.local_size)
             planning = planning_input(experiment, topology, layout.tables, prepared, folder, measure_plans=keep)
             stored = _stored_plan(RunFiles.open(folder), layout, planning.problem.topology)
+            if stored is not None and transforms(experiment.parallel, world.hosts):
+                stored = stored if keeps(stored, planning.problem.constraints) else None
             plan = stored or plan_problem(planning.problem, planning.planner(progress)).plan
         plan = with_cache_slots(experiment, layout.tables, plan, kind, prepared)
         if keep:

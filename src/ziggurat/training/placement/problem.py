@@ -19,6 +19,8 @@ from ziggurat.planning.planner import problem_of
 from ziggurat.planning.problem import Problem
 from ziggurat.storage.row_log import LOG_BYTES_PER_ROW_BYTE
 from ziggurat.storage.tier_benchmark import disk_tiers
+from ziggurat.towers.placement import with_towers_on_hosts
+from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.cost_cache import with_measured_costs
 from ziggurat.training.placement.shard_benchmark import make_shard_benchmark, without_measuring
@@ -78,6 +80,8 @@ def planning_input(
     batch_size = -(-experiment.training.batch_size // topology.world_size)  # per rank
     config = with_measured_costs(config, topology.kind)
     problem = problem_of(tables, Dataset(prepared).statistics(), topology, config, batch_size)
+    if experiment.towers is not None and transforms(experiment.parallel, topology.hosts):
+        problem = with_towers_on_hosts(problem, experiment.towers.resolve([table.features for table in tables]))
     return PlanningInput(problem, config.planner, make_shard_benchmark(config, topology.kind))
 
 

@@ -1,0 +1,96 @@
+"""Where the tables of towers are: whole on one rank of their tower's host, or split by rows over its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.plan import Plan
+from ziggurat.core.tables import TableSpec
+from ziggurat.planning.problem import Problem, TableConstraint
+from ziggurat.towers.config import Towers
+
+
+def with_towers_on_hosts(problem: Problem, towers: Towers) -> Problem:
+    """Returns the problem with every table constrained to the host of its tower; the first towers are on the first.
+
+    On a host, tables go to the rank with the least work, those with the most work first. A table that would take more
+    than half of a device's memory is split by rows over the host's ranks, unless it takes means.
+
+    Args:
+        problem: the tables, on several hosts.
+        towers: the features of each tower.
+
+    Raises:
+        ConfigError: the number of hosts does not divide that of towers, or ``planning.tables`` asks for a placement
+            that is not within the host of a table's tower.
+    """
+    topology = problem.topology
+    each, rest = divmod(len(towers), topology.hosts)
+    if rest:
+        raise ConfigError(
+            f"towers.partition: there are {len(towers)} towers and {topology.hosts} hosts, and tower_transform has as "
+            "many towers on each host",
+            f"choose a multiple of {topology.hosts} towers, or set parallel.embeddings: {{name: flat}}",
+        )
+    host_of = {feature: number // each for number, tower in enumerate(towers) for feature in tower}
+    constraints: dict[str, TableConstraint] = {}
+    for host in range(topology.hosts):
+        tables = [table for table in problem.tables if host_of[table.features[0]] == host]
+        constraints.update(_on_host(problem, tables, topology.ranks_of(host), host))
+    return problem.but(constraints=constraints)
+
+
+def keeps(plan: Plan, constraints: Mapping[str, TableConstraint]) -> bool:
+    """Returns whether every table is where its constraint says."""
+    return all(
+        (plan.placements[name].sharding, plan.placements[name].ranks) == (each.sharding, each.ranks)
+        for name, each in constraints.items()
+    )
+
+
+def _on_host(
+    problem: Problem, tables: Sequence[TableSpec], ranks: tuple[int, ...], host: int
+) -> dict[str, TableConstraint]:
+    load = dict.fromkeys(ranks, 0.0)
+    found: dict[str, TableConstraint] = {}
+    for table in sorted(tables, key=lambda each: (-_work(problem, each), each.name)):
+        asked = problem.constraints.get(table.name)
+        if asked is not None:
+            _check(table, asked, ranks, host)
+        large = problem.whole(table).kept_bytes > problem.capacity / 2
+        by_rows = large and table.pooling == "sum" if asked is None else asked.sharding == "table_row_wise"
+        if by_rows:
+            found[table.name] = TableConstraint("table_row_wise", ranks)
+            for rank in ranks:
+                load[rank] += _work(problem, table) / len(ranks)
+        else:
+            least = min(ranks, key=lambda rank: (load[rank], rank))
+            chosen = (least,) if asked is None or asked.ranks is None else asked.ranks
+            found[table.name] = TableConstraint("table_wise", chosen)
+            load[chosen[0]] += _work(problem, table)
+    return found
+
+
+def _work(problem: Problem, table: TableSpec) -> float:
+    """Returns the floats that are read and sent for one example."""
+    return (problem.usages[table.name].ids_per_row + len(table.keys)) * table.dim
+
+
+def _check(table: TableSpec, asked: TableConstraint, ranks: tuple[int, ...], host: int) -> None:
+    key = f"planning.tables.{table.name}"
+    if asked.sharding not in ("table_wise", "table_row_wise"):
+        raise ConfigError(
+            f"{key}.sharding: {asked.sharding!r} is not within one host, where tower_transform keeps a tower's tables",
+            "choose table_wise or table_row_wise, or set parallel.embeddings: {name: flat}",
+        )
+    if asked.sharding == "table_row_wise" and table.pooling == "mean":
+        raise ConfigError(
+            f"{key}.sharding: tower_transform has no means over a table that is split by rows so far",
+            "choose table_wise, or pool its features by sum",
+        )
+    if asked.ranks is not None and not set(asked.ranks) <= set(ranks):
+        raise ConfigError(
+            f"{key}.ranks: received {list(asked.ranks)}, but the table's tower is on host {host}",
+            f"name ranks of {list(ranks)}, or leave ranks out",
+        )
