@@ -80,14 +80,16 @@ class HostRanks:
 
 def peer_order(rows_GbW: Tensor, world: World) -> Tensor:
     """Orders the blocks of the ranks by (g mod L, g div L): (G·b, W), that of rank 0 first → (L, H·b, W)."""
-    blocks = rows_GbW.reshape(world.hosts, world.local_size, -1, rows_GbW.shape[1])
+    rows, width = rows_GbW.shape  # no -1 below: a rank without tables has rows of no floats
+    blocks = rows_GbW.reshape(world.hosts, world.local_size, rows // world.size, width)
     return blocks.transpose(0, 1).flatten(1, 2)
 
 
 def rank_order(rows_LHbW: Tensor, world: World) -> Tensor:
     """The inverse of :func:`peer_order`."""
-    blocks = rows_LHbW.unflatten(1, (world.hosts, -1))
-    return blocks.transpose(0, 1).reshape(-1, rows_LHbW.shape[2])
+    local, rows, width = rows_LHbW.shape
+    blocks = rows_LHbW.reshape(local, world.hosts, rows // world.hosts, width)
+    return blocks.transpose(0, 1).reshape(local * rows, width)
 
 
 class WholeRows:
