@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -21,11 +22,12 @@ from ziggurat.core.schema import Schema
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.embeddings.tower_transform import exchanges, transform
+from ziggurat.embeddings.tower_transform import exchanges
 from ziggurat.embeddings.tower_transform.transform import TowerTransform
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.tensor_slices import gather
 from ziggurat.parallel.world import World
+from ziggurat.towers.modules.dlrm import DLRMTower
 from ziggurat.training.process_group import process_group
 
 NAMES = tuple("abcdefgh")
@@ -69,12 +71,14 @@ def plan_of(world_size: int, local_size: int) -> Plan:
         for number, name in enumerate(tower):
             by_rows = name == split and len(tower) > 1
             placements[name] = (
-                Placement("table_row_wise", ranks) if by_rows else Placement("table_wise", (ranks[number % local_size],))
+                Placement("table_row_wise", ranks)
+                if by_rows
+                else Placement("table_wise", (ranks[number % local_size],))
             )
     return Plan(world_size, placements, local_size)
 
 
-def trained(rank: int, plan: Plan, optimizer: dict[str, Any], *, by_towers: bool) -> dict[str, Any]:
+def trained(rank: int, plan: Plan, optimizer: dict[str, Any], *, by_towers: bool, steps: int = STEPS) -> dict[str, Any]:
     """Returns the fields of this rank's rows in the first step, and all weights and states after the last."""
     os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)
     config = EmbeddingsConfig.model_validate({"dim": DIM, "init_std": 0.1, "optimizer": optimizer})
@@ -84,7 +88,7 @@ def trained(rank: int, plan: Plan, optimizer: dict[str, Any], *, by_towers: bool
     lookup = EmbeddingLookup(layout, plan, CPU, 3, ParallelConfig(), towers=towers)
     target_FD = torch.linspace(-1, 1, len(NAMES) * DIM).view(len(NAMES), DIM)
     fields: Tensor | None = None
-    for step in range(STEPS):
+    for step in range(steps):
         emb_BFD = lookup(batch(step, rank, plan.world_size))
         fields = emb_BFD.detach().clone() if fields is None else fields
         loss = (emb_BFD * emb_BFD.detach().sin() + emb_BFD * target_FD).sum() / BATCH
@@ -98,9 +102,9 @@ def trained_all(rank: int, world_size: int, local_size: int) -> list[dict[str, A
     return [trained(rank, plan, optimizer, by_towers=True) for optimizer in OPTIMIZERS]
 
 
-def flat(optimizer: dict[str, Any]) -> dict[str, Any]:
+def flat(optimizer: dict[str, Any], steps: int = STEPS) -> dict[str, Any]:
     with process_group(CPU):
-        return trained(0, Plan.single_device(NAMES), optimizer, by_towers=False)
+        return trained(0, Plan.single_device(NAMES), optimizer, by_towers=False, steps=steps)
 
 
 def weights(found: dict[str, Any]) -> dict[str, Tensor]:
@@ -119,3 +123,126 @@ def test_rows_and_weights_equal_the_flat_exchange(world_size: int, local_size: i
         assert ours.keys() == theirs.keys()
         for name, each in theirs.items():
             torch.testing.assert_close(ours[name], each, rtol=0, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.parametrize(("size", "local"), [(4, 2), (8, 4), (8, 2), (6, 3), (16, 8), (12, 4), (3, 1), (3, 3)])
+def test_blocks_are_ordered_by_the_peers_of_a_rank(size: int, local: int) -> None:
+    """The paper's key, (g mod T, g div T), gives a rank rows of examples that are not those of its peers."""
+    blocks = torch.arange(size).repeat_interleave(2).view(-1, 1)
+    world = World(0, size, local)
+    ordered = exchanges.peer_order(blocks, world)
+    right = sorted(range(size), key=lambda rank: (rank % local, rank // local))
+    assert ordered[:, ::2, 0].flatten().tolist() == right
+    for number in range(local):
+        assert set(ordered[number].flatten().tolist()) == {rank for rank in range(size) if rank % local == number}
+    assert torch.equal(exchanges.rank_order(ordered, world), blocks)
+    hosts = size // local
+    printed = sorted(range(size), key=lambda rank: (rank % hosts, rank // hosts))
+    assert (printed == right) == (hosts == local or 1 in (hosts, local))
+
+
+def without_permute(blocks: Tensor, world: World) -> Tensor:
+    """Takes the blocks as they come, those of rank 0 first."""
+    return blocks.reshape(world.local_size, -1, blocks.shape[1])
+
+
+def undivided(times: str, gradients: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Returns an exchange's gradients without its divisor."""
+    return lambda self, grad: gradients(self, grad) * getattr(self.ranks.world, times)
+
+
+FAULTS: dict[str, tuple[Any, str, Any]] = {
+    "peer order": (exchanges, "peer_order", without_permute),
+    "peer divisor": (
+        exchanges.PeerExchange,
+        "gradients",
+        undivided("hosts", exchanges.PeerExchange.gradients),
+    ),
+    "host divisor": (exchanges.WholeRows, "gradients", undivided("local_size", exchanges.WholeRows.gradients)),
+    "sum divisor": (exchanges.SummedRows, "gradients", undivided("local_size", exchanges.SummedRows.gradients)),
+}
+
+
+def trained_with_faults(rank: int) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, (owner, attribute, broken) in FAULTS.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, attribute, broken)
+            found[name] = trained(rank, plan_of(4, 2), OPTIMIZERS[0], by_towers=True, steps=3)
+    return found
+
+
+def test_each_fault_of_the_exchanges_shows() -> None:
+    """A wrong order of the peers shows in the rows, a missing divisor in the weights."""
+    expected = flat(OPTIMIZERS[0], steps=3)
+    found = run_ranks(4, trained_with_faults)
+    for name in FAULTS:
+        fields = torch.cat([ranks[name]["fields"] for ranks in found])
+        assert torch.equal(fields, expected["fields"]) == (name != "peer order"), name
+        ours, theirs = weights(found[0][name]), weights(expected)
+        assert max(float((ours[key] - each).abs().max()) for key, each in theirs.items()) > 1e-4, name
+
+
+def fields_by_tower(rank: int) -> Tensor:
+    """Returns the first step's fields as they leave the towers, without the layout's order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TowerTransform, "in_layout", lambda self, fields: fields)
+        return trained(rank, plan_of(4, 2), OPTIMIZERS[0], by_towers=True, steps=1)["fields"]
+
+
+def test_an_order_of_towers_is_not_that_of_features() -> None:
+    """A layer that tells fields apart needs the layout's order, which a permutation restores."""
+    expected = flat(OPTIMIZERS[0], steps=1)["fields"]
+    fields = torch.cat(run_ranks(4, fields_by_tower))
+    by_tower = [NAMES.index(name) for tower in towers_of(2) for name in tower]
+    assert by_tower != sorted(by_tower)
+    assert torch.equal(fields, expected[:, by_tower])
+    layer = torch.nn.Linear(len(NAMES) * DIM, 1)
+    assert not torch.allclose(layer(fields.flatten(1)), layer(expected.flatten(1)), atol=1e-3)
+
+
+def gradients_of_towers(rank: int) -> list[tuple[float, float]]:
+    """Returns (gradient, finite difference of the global loss) for some weights of this host's tower."""
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    config = EmbeddingsConfig.model_validate({"dim": DIM, "init_std": 0.5, "optimizer": {"name": "sgd", "lr": 1e-12}})
+    layout = lay_out(config, SCHEMA, {"g": "mean", "h": "sum"})
+    world = World.current()
+    towers = TowerTransform(layout, towers_of(2), world, CPU)
+    lookup = EmbeddingLookup(layout, plan_of(4, 2), CPU, 3, ParallelConfig(), towers=towers)
+    torch.manual_seed(5)
+    modules = [DLRMTower.Config(flat=1, each=1, width=3).build(4, DIM) for _ in range(2)]
+    towers.call([modules[number] for number in towers.own], [5, 5], 3, autocast=False)
+
+    def global_loss(*, backward: bool = False) -> float:
+        out_BOD = lookup(batch(0, rank, 4))
+        loss = (out_BOD.square() / 2 + out_BOD * torch.linspace(-1, 1, 30).view(10, 3)).sum() / len(out_BOD)
+        if backward:
+            loss.backward()
+        total = loss.detach().double().reshape(1)
+        dist.all_reduce(total)
+        return float(total) / 4
+
+    global_loss(backward=True)
+    towers.average_gradients()
+    found: list[tuple[float, float]] = []
+    for host in range(2):  # all ranks compute each loss, whichever host's weight is moved
+        own = list(modules[host].parameters())
+        for weight in own:
+            gradient = 0.0 if weight.grad is None else float(weight.grad.flatten()[1])
+            losses: list[float] = []
+            for step in (0.05, -0.05):
+                with torch.no_grad():
+                    weight.flatten()[1] += step
+                    losses.append(global_loss())
+                    weight.flatten()[1] -= step
+            if world.rank // 2 == host:
+                found.append((gradient, (losses[0] - losses[1]) / 0.1))
+    return found
+
+
+def test_gradients_of_towers_are_the_finite_differences_of_the_global_loss() -> None:
+    for found in run_ranks(4, gradients_of_towers):
+        assert len(found) == 4
+        for gradient, difference in found:
+            assert abs(gradient) > 1e-3
+            assert gradient == pytest.approx(difference, rel=2e-3, abs=2e-4)

@@ -120,7 +120,9 @@ def test_gradients_are_those_of_finite_differences(module: str) -> None:
     settings = TowersConfig.model_validate({"partition": GIVEN, "module": MODULES[module]}).module
     tower = settings.build(3, 4).double()  # pyright: ignore[reportAttributeAccessIssue]
     emb_BFD = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    names, weights = zip(*((name, each.detach().requires_grad_()) for name, each in tower.named_parameters()), strict=True)
+    names, weights = zip(
+        *((name, each.detach().requires_grad_()) for name, each in tower.named_parameters()), strict=True
+    )
 
     def outputs(emb: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(tower, dict(zip(names, values, strict=True)), (emb,))
@@ -202,4 +204,3 @@ def test_a_module_adds_its_parameters_and_flops_to_the_size() -> None:
     assert towers.table_parameters == flat.table_parameters
     assert towers.dense_parameters - flat.dense_parameters == 2 * (8 * 8 + 8)
     assert towers.flops - flat.flops == 2 * 4 * 8 * 8
-

@@ -48,13 +48,9 @@ class TowerTransform:
         self._autocast = False
         self._width = layout.dim
         self._exchange = PeerExchange(self.ranks, _by_host([each * layout.dim for each in self._fields], world))
-        starts = dict(
-            zip(
-                (f for t in towers for f in t),
-                accumulate((vectors[f] for t in towers for f in t), initial=0),
-                strict=False,
-            )
-        )
+        starts: dict[str, int] = {}
+        for feature in (each for tower in towers for each in tower):
+            starts[feature] = sum(vectors[other] for other in starts)
         places = [starts[f] + number for f in layout.schema.sparse for number in range(vectors[f])]
         self._to_layout = FieldOrder(places, device)
 
@@ -80,10 +76,14 @@ class TowerTransform:
         emb_RFN = self._in_order(keyed)
         if not self._modules:
             fields = self._exchange(emb_RFN.flatten(1)).unflatten(1, (-1, self._layout.dim))
-            return self._to_layout(fields)
+            return self.in_layout(fields)
         outputs = [module(part) for module, part in self._with_parts(emb_RFN)]
         sent = torch.cat(outputs, dim=1).float() if len(outputs) > 1 else outputs[0].float()
         return self._exchange(sent.flatten(1)).unflatten(1, (-1, self._width))
+
+    def in_layout(self, fields: Tensor) -> Tensor:
+        """Puts the fields of all towers, the first tower's first, into the layout's order."""
+        return self._to_layout(fields)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yields the parameters of this host's towers."""

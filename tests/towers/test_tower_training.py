@@ -1,0 +1,257 @@
+"""Towers on two hosts train what a single process trains, with modules and without, and their runs move between both.
+
+Losses and weights differ in the order of float32 sums alone, as in tests/distributed/test_training.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.distributed.ranks import run_ranks
+from tests.training.conftest import config_values, write_log
+from ziggurat.core.config import parse_config, set_by_path
+from ziggurat.core.errors import ConfigError, ZigguratError
+from ziggurat.core.plan import Plan
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
+from ziggurat.features.assemble import encoded_schema
+from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.planner import problem_of
+from ziggurat.towers.placement import with_towers_on_hosts
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
+
+GIVEN = {"name": "given", "towers": [["tags", "user"], ["item", "history"]]}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "none": {"towers": {"partition": GIVEN}},
+    "none_fsdp": {"towers": {"partition": GIVEN}, "parallel.dense": {"name": "fsdp"}},
+    "dlrm": {
+        "towers": {"partition": GIVEN, "module": {"name": "dlrm", "flat": 1, "each": 1, "width": 6}},
+        "model": {"name": "dlrm", "top": {"hidden": [16]}},
+        "optimizer": {"name": "adam", "lr": 0.01},
+    },
+    "dcn_accumulated": {
+        "towers": {"partition": GIVEN, "module": {"name": "dcn", "width": 8}},
+        "model": {"name": "dcn_v2", "deep": {"hidden": [16]}},
+        "training.accumulate": 2,
+        "training.clip_norm": 0.05,
+        "training.weight_average": 0.9,
+    },
+    "wukong_by_rows": {
+        "towers": {"partition": GIVEN, "module": {"name": "wukong", "fm_outputs": 1, "linear_outputs": 1, "rank": 2}},
+        "planning": {"tables": {"item": {"sharding": "table_row_wise"}}},
+        "parallel.pipeline": False,
+    },
+}
+TRANSFORM = {"parallel.embeddings": {"name": "tower_transform"}}
+
+
+def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
+    values = config_values(folder)
+    values["optimizer"] = {"name": "sgd", "lr": 0.1}
+    values["features"][-1]["pooling"] = "sum"  # a mean of rows on several ranks is refused
+    values["training"].update(max_steps=30, epochs=50, evaluate_every=10, batch_size=96, device="cpu")
+    for path, value in changes.items():
+        set_by_path(values, path, value)
+    return parse_config(Experiment, values)
+
+
+def train(folder: Path, name: str, place: str, **options: Any) -> dict[str, Any]:
+    """Trains on all ranks; returns losses by step, final metrics and the last checkpoint's tensors."""
+    outcome = api.train(
+        experiment(folder, {**VARIANTS[name], **TRANSFORM}),
+        folder / place / name,
+        prepared=folder / "prepared",
+        **options,
+    )
+    records = read_metrics_log(folder / place / name / "metrics.jsonl")
+    groups = outcome.run.checkpoints.load("last").groups
+    weights = {
+        f"{group}/{key}": each
+        for group in ("dense", "tables", "average")
+        if group in groups
+        for key, each in groups[group].items()
+    }
+    states = {
+        f"{group}/{key}": each
+        for group in ("table_optimizer", "dense_optimizer")
+        if group in groups
+        for key, each in groups[group].items()
+    }
+    return {
+        "losses": {record["step"]: record["loss"] for record in records if record["split"] == "train"},
+        "figures": None if outcome.results is None else outcome.results["figures"],
+        "weights": weights,
+        "states": states,
+    }
+
+
+def train_all(rank: int, folder: Path, place: str, local_size: int, names: list[str]) -> dict[str, Any]:
+    os.environ["LOCAL_WORLD_SIZE"] = str(local_size)
+    return {name: train(folder, name, place) for name in names}
+
+
+def train_until(rank: int, folder: Path, local_size: int, stop_after: int | None) -> dict[str, Any]:
+    os.environ["LOCAL_WORLD_SIZE"] = str(local_size)
+    return train(folder, "dlrm", "moved", stop_after=stop_after)
+
+
+def evaluated(rank: int, run: Path, local_size: int) -> dict[str, float]:
+    """Returns metrics over batches that do not divide evenly."""
+    os.environ["LOCAL_WORLD_SIZE"] = str(local_size)
+    opened = api.load_run(run)
+    changed = opened.experiment.evaluation.model_copy(update={"batch_size": 101})
+    opened = type(opened)(opened.folder, opened.experiment.model_copy(update={"evaluation": changed}))
+    return api.evaluate(opened, "test", "last").compute()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("towers")
+    write_log(path / "log.csv")
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, Any]:
+    return train_all(0, folder, "alone", 1, list(VARIANTS))
+
+
+@pytest.fixture(scope="module")
+def hosts(folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
+    return run_ranks(4, train_all, folder, "hosts", 2, list(VARIANTS))[0]
+
+
+def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours["losses"] == pytest.approx(theirs["losses"], abs=1e-5)
+    close(ours["weights"], theirs["weights"], 1e-4)
+    close(ours["states"], theirs["states"], 1e-4)
+    for split, figures in theirs["figures"].items():
+        assert ours["figures"][split]["log_loss"] == pytest.approx(figures["log_loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_two_hosts_of_two_ranks_equal_a_single_process(
+    name: str, folder: Path, hosts: dict[str, Any], alone: dict[str, Any]
+) -> None:
+    assert len(alone[name]["losses"]) == 6
+    equal(hosts[name], alone[name])
+    plan = Plan.from_json(json.loads((folder / "hosts" / name / "plan.json").read_text(encoding="utf-8")))
+    assert {table: {plan.host(rank) for rank in each.ranks} for table, each in plan.placements.items()} == {
+        "user": {0},
+        "tags": {0},
+        "item": {1},
+    }
+    assert (plan.placements["item"].sharding == "table_row_wise") == (name == "wukong_by_rows")
+
+
+def test_a_run_moves_between_hosts_and_one_process(folder: Path, alone: dict[str, Any]) -> None:
+    """Also through ranks of one host, where rows are exchanged at once and the modules belong to the model."""
+    run_ranks(4, train_until, folder, 2, 8)
+    run_ranks(2, train_until, folder, 2, 14)
+    run_ranks(2, train_until, folder, 1, 22)
+    ended = train_until(0, folder, 1, None)
+    assert ended["losses"] == pytest.approx(alone["dlrm"]["losses"], abs=1e-5)
+    close(ended["weights"], alone["dlrm"]["weights"], 1e-4)
+    close(ended["states"], alone["dlrm"]["states"], 1e-4)
+
+
+def test_metrics_on_hosts_equal_those_of_one_process(folder: Path, hosts: dict[str, Any]) -> None:
+    run = folder / "hosts" / "dlrm"
+    here = evaluated(0, run, 1)
+    for there in run_ranks(4, evaluated, run, 2):
+        assert there == pytest.approx(here, rel=1e-6, abs=1e-6, nan_ok=True)
+
+
+def refused(rank: int, folder: Path) -> str:
+    os.environ["LOCAL_WORLD_SIZE"] = "1"
+    with pytest.raises(ZigguratError) as caught:
+        train(folder, "dlrm", "refused")
+    return str(caught.value)
+
+
+def test_a_number_of_hosts_that_does_not_divide_the_towers_is_refused(folder: Path, alone: dict[str, Any]) -> None:
+    assert all("there are 2 towers and 3 hosts" in message for message in run_ranks(3, refused, folder))
+
+
+def test_means_over_tables_split_by_rows_are_refused(folder: Path) -> None:
+    changes = {**VARIANTS["wukong_by_rows"], **TRANSFORM, "features.history.pooling": "mean"}
+    asked = experiment(folder, changes)
+    assert asked.towers is not None
+    tables = asked.layout(encoded_schema(asked.features, asked.data.targets, dict.fromkeys(ROWS, 9))).tables
+    topology = Topology(2, 2, "cpu", "cpu", 10**9, 1e9, 1e9, 1e9)
+    problem = problem_of(tables, None, topology, asked.planning, 8)
+    towers = asked.towers.resolve([table.features for table in tables])
+    with pytest.raises(ConfigError, match=r"planning\.tables\.item\.sharding: tower_transform has no means"):
+        with_towers_on_hosts(problem, towers)
+    asked = experiment(folder, {**changes, "planning": {"tables": {"user": {"sharding": "row_wise"}}}})
+    problem = problem_of(tables, None, topology, asked.planning, 8)
+    with pytest.raises(ConfigError, match=r"planning\.tables\.user\.sharding: 'row_wise' is not within one host"):
+        with_towers_on_hosts(problem, towers)
+    asked = experiment(folder, {**changes, "planning": {"tables": {"user": {"sharding": "table_wise", "ranks": [3]}}}})
+    problem = problem_of(tables, None, topology, asked.planning, 8)
+    with pytest.raises(ConfigError, match=r"planning\.tables\.user\.ranks: received \[3\].*on host 0"):
+        with_towers_on_hosts(problem, towers)
+
+
+def test_tables_are_balanced_over_the_ranks_of_a_host_and_large_ones_split(folder: Path) -> None:
+    names = [f"c{number}" for number in range(8)]
+    tables = [
+        TableSpec(name, 20_000 if name == "c6" else 10, 8, (name,), "sum", {"name": "sgd"}, 0.1) for name in names
+    ]
+    topology = Topology(2, 2, "cpu", "cpu", 10**6, 1e9, 1e9, 1e9)
+    problem = problem_of(tables, None, topology, PlanningConfig(), 8)
+    found = with_towers_on_hosts(problem, (tuple(names[::2]), tuple(names[1::2]))).constraints
+    placed = {name: (each.sharding, each.ranks) for name, each in found.items()}
+    assert placed["c6"] == ("table_row_wise", (0, 1))
+    for ranks, host in (((0, 1), ("c0", "c2", "c4")), ((2, 3), ("c1", "c3", "c5", "c7"))):
+        counts = [sum(placed[name] == ("table_wise", (rank,)) for name in host) for rank in ranks]
+        assert sum(counts) == len(host)
+        assert max(counts) - min(counts) <= 1
+
+
+ROWS = ("user", "item", "tags")
+MODULE = {"partition": GIVEN, "module": {"name": "dcn", "width": 8}}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no towers": ({"towers": None}, r"parallel\.embeddings: tower_transform needs the section towers"),
+    "positions": (
+        {"features.history.pooling": {"name": "attention"}},
+        r"features\.history\.pooling: tower_transform exchanges pooled rows",
+    ),
+    "groups": ({"embeddings.groups": [{"features": ["user", "tags"]}]}, r"embeddings\.groups: tower_transform"),
+    "narrow": ({"embeddings.tables": {"user": {"dim": 4}}}, r"embeddings\.tables\.user\.dim: .* rows of 8 floats"),
+    "adam": ({"embeddings.optimizer": {"name": "adam"}}, r"embeddings\.optimizer: .* adam replicates table 'user'"),
+    "disk": ({"planning.beyond_memory": {"memory": "1MB"}}, r"planning\.beyond_memory: tower_transform"),
+    "tiers": ({"planning.planner": {"name": "recshard"}}, r"planning\.planner: tower_transform does not order rows"),
+    "precision": ({"parallel.forward_precision": "fp16"}, r"parallel\.forward_precision.* sends fp32 so far"),
+    "fsdp": ({"parallel.dense": {"name": "fsdp"}}, r"parallel\.dense: .*only ddp allows"),
+    "shampoo": ({"optimizer": {"name": "shampoo"}}, r"optimizer: .*shampoo divides all"),
+    "l2": ({"embeddings.l2": 0.1}, r"embeddings\.l2: tower_transform"),
+    "dropout": ({"embeddings.dropout": 0.1}, r"embeddings\.dropout: tower_transform"),
+    "batch norm": (
+        {"towers": {"partition": GIVEN, "module": {"name": "wukong", "fm_mlp": {"norm": "batch"}}}},
+        r"towers\.module\.fm_mlp\.norm: tower_transform has no batch norms",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_it_does_not_support_is_refused_by_name(case: str, folder: Path) -> None:
+    changes, message = REFUSED[case]
+    with pytest.raises(ConfigError, match=message) as caught:
+        experiment(folder, {"towers": MODULE, **TRANSFORM, **changes}).check()
+    assert "flat" in str(caught.value)
