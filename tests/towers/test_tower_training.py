@@ -161,9 +161,9 @@ def test_two_hosts_of_two_ranks_equal_a_single_process(
 
 def test_a_run_moves_between_hosts_and_one_process(folder: Path, alone: dict[str, Any]) -> None:
     """Also through ranks of one host, where rows are exchanged at once and the modules belong to the model."""
-    run_ranks(4, train_until, folder, 2, 8)
-    run_ranks(2, train_until, folder, 2, 14)
-    run_ranks(2, train_until, folder, 1, 22)
+    run_ranks(4, train_until, folder, 2, 10)
+    run_ranks(2, train_until, folder, 2, 15)
+    run_ranks(2, train_until, folder, 1, 25)
     ended = train_until(0, folder, 1, None)
     assert ended["losses"] == pytest.approx(alone["dlrm"]["losses"], abs=1e-5)
     close(ended["weights"], alone["dlrm"]["weights"], 1e-4)

@@ -140,19 +140,21 @@ class SummedRows:
     def rows(self, local_GbW: Tensor) -> Tensor:
         """Returns the sums for the rows of this rank and of its peers."""
         count = self.ranks.world.local_size
-        part = local_GbW.numel() // count
-        received = self.ranks.exchange_within(local_GbW.reshape(-1), [part] * count).view(count, -1)
-        total = received[0].clone()
-        for each in received[1:]:
+        rows, width = local_GbW.shape
+        part = rows // count * width
+        parts = self.ranks.exchange_within(local_GbW.reshape(-1), [part] * count).split([part] * count)
+        total = parts[0].clone()
+        for each in parts[1:]:
             total += each
-        return total.view(-1, local_GbW.shape[1])
+        return total.view(rows // count, width)
 
     def gradients(self, grad_HbW: Tensor) -> Tensor:
         """Returns the gradients of the partial sums, divided by L."""
         count = self.ranks.world.local_size
+        rows, width = grad_HbW.shape
         flat = grad_HbW.reshape(-1)
         received = self.ranks.return_within(flat.repeat(count), [len(flat)] * count, len(flat))
-        return received.view(-1, grad_HbW.shape[1]).div_(count)
+        return received.view(count * rows, width).div_(count)
 
 
 class PeerExchange:
