@@ -28,6 +28,7 @@ from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.checksums import CHECKSUMS
 from bench.system.cli_start import CLI_START
 from bench.system.damage import DAMAGE
+from bench.system.dmt import DMT
 from bench.system.fuzz import FUZZ
 from bench.system.hostile import HOSTILE
 from bench.system.ingestion import INGESTION
@@ -62,6 +63,7 @@ _ALL = (
     RANK_PARITY,
     LAB_COLLECTIVES,
     PIPELINE_OVERLAP,
+    DMT,
     QUANTISED_COMMS,
     ROW_STORE,
     TIERED_TRAINING,

@@ -26,7 +26,7 @@ PRELOADED = [
     "ziggurat.cli.main",
 ]
 LONGEST = (
-    "autoshard", "quantised_comms", "lab_collectives", "cost_network", "pipeline_overlap", "soak", "scaling_law",
+    "autoshard", "quantised_comms", "lab_collectives", "cost_network", "pipeline_overlap", "dmt", "soak", "scaling_law",
     "hostile", "checkpoint_crash", "damage", "ingestion", "prepare",
     "predict_speed",
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """A cluster of network namespaces behind a switch, whose links are shaped by the kernel's token bucket filter.
 
-Ranks of one host communicate over its loopback, at the speed of memory. Between hosts every byte crosses a veth pair
-that is limited to ``rate`` in each direction. The kernel counts the bytes, so they include all protocol headers.
+Ranks of one host communicate over its loopback, at the speed of memory or of a given rate. Between hosts every byte
+crosses a veth pair that is limited to ``rate`` in each direction. The kernel counts the bytes, so they include all
+protocol headers.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ class Shape:
     Attributes:
         hosts: the number of network namespaces, 1 to ``MAX_HOSTS``.
         rate: the rate of each host's link, in each direction, in the notation of ``tc``: ``500mbit``.
+        local_rate: the rate of each host's loopback, over which its ranks communicate; None for that of memory.
         queue_ms: the longest time that a packet waits in its link's queue before the filter drops it.
     """
 
     hosts: int
     rate: str = "500mbit"
+    local_rate: str | None = None
     queue_ms: int = 50
 
 
@@ -114,16 +117,18 @@ class Cluster:
             name, port = self._host(host), f"p{host}"
             self._namespace(name)
             _run(["ip", "-n", name, "link", "set", "lo", "up"])
+            if self.shape.local_rate is not None:
+                self._shape(name, "lo", self.shape.local_rate)
             _run(["ip", "-n", name, "link", "add", LINK, "type", "veth", "peer", "name", port, "netns", switch])
             _run(["ip", "-n", name, "address", "add", f"{self.address(host)}/24", "dev", LINK])
             _run(["ip", "-n", switch, "link", "set", port, "master", "br0"])
             for namespace, device in ((name, LINK), (switch, port)):
                 _run(["ip", "-n", namespace, "link", "set", device, "up"])
-                self._shape(namespace, device)
+                self._shape(namespace, device, self.shape.rate)
 
-    def _shape(self, namespace: str, device: str) -> None:
-        """Limits what leaves ``device`` to the rate; a burst of 256 KiB admits the largest offloaded packets."""
-        limit = ["rate", self.shape.rate, "burst", "256kb", "latency", f"{self.shape.queue_ms}ms"]
+    def _shape(self, namespace: str, device: str, rate: str) -> None:
+        """Limits what leaves ``device`` to a rate; a burst of 256 KiB admits the largest offloaded packets."""
+        limit = ["rate", rate, "burst", "256kb", "latency", f"{self.shape.queue_ms}ms"]
         _run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *limit])
 
     def _namespace(self, name: str) -> None:

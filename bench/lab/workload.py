@@ -22,6 +22,9 @@ from ziggurat.core.plan import Placement, Plan, Sharding
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.loader import Cursor
 from ziggurat.parallel.world import World
+from ziggurat.towers.config import Towers
+from ziggurat.towers.placed import towers_of
+from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import assemble
 from ziggurat.training.step import Stepper, prefetched_batches
@@ -42,6 +45,10 @@ class Case:
         hidden: the widths of the dense part.
         batch_size: the global batch size.
         optimizer: the optimizer of the tables.
+        dense: the number of numeric features.
+        model: the ``model`` section; None for a DLRM with the widths of ``hidden``.
+        towers: the ``towers`` section. With ``parallel.embeddings: {name: tower_transform}``, tables take turns over
+            the ranks of their tower's host.
     """
 
     name: str
@@ -54,6 +61,9 @@ class Case:
     hidden: tuple[int, ...] = (256, 128)
     batch_size: int = 4096
     optimizer: Mapping[str, Any] = field(default_factory=lambda: {"name": "sgd", "lr": 0.01})
+    dense: int = 0
+    model: Mapping[str, Any] | None = None
+    towers: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,9 +99,13 @@ class Trained:
         experiment = _experiment(case, names)
         one, many = (tuple(names), ()) if case.ids == 1 else ((), tuple(names))
         tables, rows = {n: n for n in names}, dict.fromkeys(names, case.rows)
-        schema = Schema(categorical=one, bags=many, tables=tables, rows=rows, labels=("y",))
+        numbers = _numbers(case)
+        schema = Schema(dense=numbers, categorical=one, bags=many, tables=tables, rows=rows, labels=("y",))
         layout = experiment.layout(schema)
-        plan = Plan(world.size, _placements(case, names, world), world.local_size)
+        placements = _placements(case, names, world)
+        if experiment.towers is not None and transforms(experiment.parallel, world.hosts):
+            placements = _by_tower(towers_of(experiment.towers, layout), world)
+        plan = Plan(world.size, placements, world.local_size)
         self._recommender = assemble(experiment, layout, plan, CPU)
         self._recommender.train()
         optimizer = experiment.optimizer.build(self._recommender.dense_parameters())
@@ -131,7 +145,7 @@ class Trained:
         values = torch.randint(0, case.rows, (len(bags_N) * case.ids,), generator=self._draw)
         bags = KeyedJaggedTensor(keys=self._names, values=values, lengths=bags_N)
         labels_BT = torch.randint(0, 2, (size, 1), generator=self._draw).float()
-        return Batch(torch.zeros(size, 0), bags, None, labels_BT)
+        return Batch(torch.randn(size, case.dense, generator=self._draw), bags, None, labels_BT)
 
 
 def _placements(case: Case, names: list[str], world: World) -> dict[str, Placement]:
@@ -151,6 +165,21 @@ def _placements(case: Case, names: list[str], world: World) -> dict[str, Placeme
     return found
 
 
+def _by_tower(towers: Towers, world: World) -> dict[str, Placement]:
+    """Returns the placements of all tables, whole on the ranks of their tower's host in turn."""
+    each = len(towers) // world.hosts
+    found: dict[str, Placement] = {}
+    for host in range(world.hosts):
+        names = [name for tower in towers[host * each : (host + 1) * each] for name in tower]
+        for number, name in enumerate(names):
+            found[name] = Placement("table_wise", (host * world.local_size + number % world.local_size,))
+    return found
+
+
+def _numbers(case: Case) -> tuple[str, ...]:
+    return tuple(f"n{number}" for number in range(case.dense))
+
+
 def _experiment(case: Case, names: list[str]) -> Experiment:
     return Experiment.model_validate(
         {
@@ -165,9 +194,11 @@ def _experiment(case: Case, names: list[str]) -> Experiment:
                 if case.ids == 1
                 else {"name": name, "kind": "bag", "pooling": "sum"}
                 for name in names
-            ],
+            ]
+            + [{"name": name, "kind": "numeric", "transforms": [{"name": "standardise"}]} for name in _numbers(case)],
             "embeddings": {"dim": case.dim, "optimizer": dict(case.optimizer)},
-            "model": {"name": "dlrm", "top": {"hidden": list(case.hidden)}},
+            "model": dict(case.model or {"name": "dlrm", "top": {"hidden": list(case.hidden)}}),
+            "towers": case.towers,
             "optimizer": {"name": "sgd", "lr": 0.01},
             "training": {"batch_size": case.batch_size, "device": "cpu"},
             "parallel": dict(case.parallel),

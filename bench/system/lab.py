@@ -36,7 +36,13 @@ Samples = Mapping[str, Sequence[Mapping[str, float]]]
 
 
 def measured(
-    context: Context, cases: Sequence[Case], *, pair: bool = False, inputs: bool = False, steps: int = 8
+    context: Context,
+    cases: Sequence[Case],
+    *,
+    pair: bool = False,
+    inputs: bool = False,
+    steps: int = 8,
+    place: tuple[Shape, int] | None = None,
 ) -> Samples:
     """Returns case -> the measurements of each round.
 
@@ -46,8 +52,9 @@ def measured(
         pair: whether to use two hosts of one rank instead of all hosts.
         inputs: whether to measure the transfer of ids alone too.
         steps: the steps of a round.
+        place: the shape of the cluster and the ranks of a host; by default four hosts of two ranks, or the pair.
     """
-    shape, ranks = _shape(context.quick or pair)
+    shape, ranks = place or _shape(context.quick or pair)
     rounds = {"warmups": 1, "rounds": 1, "steps": 2} if context.quick else {"warmups": 1, "rounds": 5, "steps": steps}
     output: list[str] = []
 
