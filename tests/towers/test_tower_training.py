@@ -120,14 +120,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def alone(folder: Path) -> dict[str, Any]:
-    return train_all(0, folder, "alone", 1, list(VARIANTS))
+def asked_for(request: pytest.FixtureRequest) -> list[str]:
+    """Returns the variants that this session compares, and that of the other tests; those of drills are left out."""
+    items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    names = {item.callspec.params.get("name") for item in items if hasattr(item, "callspec")}
+    return [name for name in VARIANTS if name in {*names, "dlrm"}]
 
 
 @pytest.fixture(scope="module")
-def hosts(folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
-    return run_ranks(4, train_all, folder, "hosts", 2, list(VARIANTS))[0]
+def alone(request: pytest.FixtureRequest, folder: Path) -> dict[str, Any]:
+    return train_all(0, folder, "alone", 1, asked_for(request))
+
+
+@pytest.fixture(scope="module")
+def hosts(request: pytest.FixtureRequest, folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
+    return run_ranks(4, train_all, folder, "hosts", 2, asked_for(request))[0]
 
 
 def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float) -> None:
