@@ -21,7 +21,7 @@ from ziggurat.interactions.mlp import MLP
 from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
 from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
 from ziggurat.interactions.sequences.target_attention import TargetAttention
-from ziggurat.models.build import ModelConfig
+from ziggurat.models.build import ModelConfig, model_dims
 from ziggurat.optim.schedule import Plateau, WarmupCosine, WarmupLinear
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.planning.config import PlanningConfig, TablePlacement, TopologyConfig
@@ -29,7 +29,6 @@ from ziggurat.planning.offload import BeyondMemoryConfig
 from ziggurat.planning.rules import Rules
 from ziggurat.training.config import EarlyStopping, TrainingConfig, WarmStart
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.recommender import model_dims
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FEATURES: dict[str, dict[str, Any]] = {
