@@ -19,6 +19,7 @@ from tests.distributed.ranks import run_ranks
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.schema import Schema
+from ziggurat.core.topology import Topology
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
@@ -28,6 +29,7 @@ from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.tensor_slices import gather
 from ziggurat.parallel.world import World
 from ziggurat.towers.modules.dlrm import DLRMTower
+from ziggurat.towers.traffic import flat_traffic, tower_traffic
 from ziggurat.training.process_group import process_group
 
 NAMES = tuple("abcdefgh")
@@ -246,3 +248,38 @@ def test_gradients_of_towers_are_the_finite_differences_of_the_global_loss() -> 
         for gradient, difference in found:
             assert abs(gradient) > 1e-3
             assert gradient == pytest.approx(difference, rel=2e-3, abs=2e-4)
+
+
+def sent_by_a_step(rank: int) -> tuple[int, int]:
+    """Returns the bytes that this rank sends to other ranks in a step, between hosts and within its own."""
+    counted = {True: 0, False: 0}
+    exchange = exchanges.HostRanks._exchange  # pyright: ignore[reportPrivateUsage]
+
+    def counts(ranks: exchanges.HostRanks, sent: Tensor, sizes: list[int], received: list[int], *, within: bool) -> Any:
+        own = ranks.local if within else ranks.host
+        counted[within] += 4 * (sum(sizes) - sizes[own])
+        return exchange(ranks, sent, sizes, received, within=within)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchanges.HostRanks, "_exchange", counts)
+        whole = {
+            name: Placement("table_wise", (2 * host + number % 2,))
+            for host, tower in enumerate(towers_of(2))
+            for number, name in enumerate(tower)
+        }
+        trained(rank, Plan(4, whole, 2), OPTIMIZERS[0], by_towers=True, steps=1)
+    return counted[False], counted[True]
+
+
+def test_the_bytes_of_a_plan_are_those_that_are_sent() -> None:
+    found = run_ranks(4, sent_by_a_step)
+    topology = Topology(2, 2, "cpu", "cpu", 10**9, 1e9, 1e9, 1e8)
+    floats = DIM * len(NAMES)
+    expected = tower_traffic(floats, floats, BATCH, topology)
+    assert sum(between for between, _ in found) == expected.between
+    assert sum(within for _, within in found) == expected.within
+    flat_bytes = flat_traffic(floats, BATCH, topology)
+    assert flat_bytes.between == expected.between
+    assert flat_bytes.within == expected.within / 2
+    assert flat_bytes.seconds(topology) < expected.seconds(topology)
+    assert tower_traffic(floats, floats // 8, BATCH, topology).seconds(topology) < flat_bytes.seconds(topology)

@@ -218,3 +218,20 @@ def test_a_module_adds_its_parameters_and_flops_to_the_size() -> None:
     assert towers.table_parameters == flat.table_parameters
     assert towers.dense_parameters - flat.dense_parameters == 2 * (8 * 8 + 8)
     assert towers.flops - flat.flops == 2 * 4 * 8 * 8
+
+
+def test_a_plan_tells_the_bytes_of_both_exchanges(make_experiment: MakeExperiment) -> None:
+    devices = {"device": "cpu", "memory": "1GB", "lookup_bandwidth": 1e9, "intra_bandwidth": 1e9}
+    module = {"name": "dlrm", "flat": 1, "each": 0, "width": 4}
+    changes = {"planning__topology": {**devices, "inter_bandwidth": 1e7}, "training__device": "cpu"}
+    found = make_experiment(towers={"partition": GIVEN, "module": module}, **changes)
+    notes = api.plan(found, hosts=2, devices=2).notes
+    assert any("tower transform" in note and note.endswith("{name: tower_transform}") for note in notes)
+    found = make_experiment(towers={"partition": GIVEN}, parallel__embeddings={"name": "tower_transform"}, **changes)
+    planned = api.plan(found, hosts=2, devices=2)
+    assert any("tower transform" in note and note.endswith("{name: flat}") for note in planned.notes)
+    places = planned.plan.placements
+    assert {name: {rank // 2 for rank in each.ranks} for name, each in places.items()} == {
+        "user": {0}, "tags": {0}, "item": {1},
+    }  # fmt: skip
+    assert not any("tower transform" in note for note in api.plan(found, hosts=1, devices=2).notes)

@@ -10,12 +10,15 @@ from pathlib import Path
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.progress import Progress
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import check_batch_size
 from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
 from ziggurat.planning.planner import plan_problem
 from ziggurat.planning.quantities import format_bytes, parse_bytes
+from ziggurat.towers.traffic import traffic_note
+from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.placement import policy_training
 from ziggurat.training.placement.cost_cache import cost_cache_folder, measured_cost_folder
@@ -56,7 +59,13 @@ def plan(
     with _explained_disk_memory(experiment):
         estimate = plan_problem(planning.problem, planning.planner(progress))
     plan = with_cache_slots(experiment, tables, estimate.plan, kind, folder)
-    added = tuple(note for note in plan.notes if note not in estimate.plan.notes)
+    added = [note for note in plan.notes if note not in estimate.plan.notes]
+    topology = planning.problem.topology
+    if experiment.towers is not None:
+        layout = experiment.layout(Dataset(folder).schema)
+        chosen = transforms(experiment.parallel, topology.hosts)
+        note = traffic_note(experiment.towers, layout, experiment.training.batch_size, topology, transforms=chosen)
+        added += [] if note is None else [note]
     return replace(estimate, plan=plan, notes=(*estimate.notes, *added))
 
 
