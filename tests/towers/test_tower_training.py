@@ -64,10 +64,10 @@ def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
     return parse_config(Experiment, values)
 
 
-def train(folder: Path, name: str, place: str, **options: Any) -> dict[str, Any]:
+def train(folder: Path, name: str, place: str, changes: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     """Trains on all ranks; returns losses by step, final metrics and the last checkpoint's tensors."""
     outcome = api.train(
-        experiment(folder, {**VARIANTS[name], **TRANSFORM}),
+        experiment(folder, {**VARIANTS[name], **TRANSFORM, **(changes or {})}),
         folder / place / name,
         prepared=folder / "prepared",
         **options,
@@ -102,6 +102,13 @@ def train_all(rank: int, folder: Path, place: str, local_size: int, names: list[
 def train_until(rank: int, folder: Path, local_size: int, stop_after: int | None) -> dict[str, Any]:
     os.environ["LOCAL_WORLD_SIZE"] = str(local_size)
     return train(folder, "dlrm", "moved", stop_after=stop_after)
+
+
+def warm_started(rank: int, folder: Path, place: str, local_size: int) -> dict[str, Any]:
+    """Trains from the weights of the single process, with the states of its optimizers."""
+    os.environ["LOCAL_WORLD_SIZE"] = str(local_size)
+    start = {"run": str(folder / "alone" / "dlrm"), "optimizer": True}
+    return train(folder, "dlrm", place, {"training.warm_start": start, "training.max_steps": 10})
 
 
 def evaluated(rank: int, run: Path, local_size: int) -> dict[str, float]:
@@ -175,6 +182,12 @@ def test_a_run_moves_between_hosts_and_one_process(folder: Path, alone: dict[str
     assert ended["losses"] == pytest.approx(alone["dlrm"]["losses"], abs=1e-5)
     close(ended["weights"], alone["dlrm"]["weights"], 1e-4)
     close(ended["states"], alone["dlrm"]["states"], 1e-4)
+
+
+def test_a_warm_start_gives_each_host_its_towers(folder: Path, alone: dict[str, Any]) -> None:
+    theirs = warm_started(0, folder, "warm-alone", 1)
+    assert theirs["losses"][5] < alone["dlrm"]["losses"][5]
+    equal(run_ranks(4, warm_started, folder, "warm-hosts", 2)[0], theirs)
 
 
 def test_metrics_on_hosts_equal_those_of_one_process(folder: Path, hosts: dict[str, Any]) -> None:

@@ -175,11 +175,20 @@ class Recommender(nn.Module):
     def dense_slices(self) -> list[TensorSlice]:
         """Returns the live dense parameters and buffers, which are what a checkpoint stores of the dense part; those of
         other hosts' towers are there."""
+        return [
+            TensorSlice.of_tensor(name, tensor) for name, tensor in self._dense_tensors().items() if not tensor.is_meta
+        ]
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of all dense parameters and buffers by name, those of other hosts' towers too."""
+        return {name: tuple(tensor.shape) for name, tensor in self._dense_tensors().items()}
+
+    def _dense_tensors(self) -> dict[str, Tensor]:
         named: dict[str, Tensor] = dict(self.dense_parameters())
         named.update({f"model.{name}": buffer for name, buffer in self.model.named_buffers()})
         named.update(self.lookup.fields.named_buffers())
         named.update({f"outputs.{name}": buffer for name, buffer in self.outputs.named_buffers()})
-        return [TensorSlice.of_tensor(name, tensor) for name, tensor in named.items() if not tensor.is_meta]
+        return named
 
     def tensor_slices(self) -> list[TensorSlice]:
         """Returns all live tensors that are used to predict: ``dense/NAME`` and ``tables/NAME``."""

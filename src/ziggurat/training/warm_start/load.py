@@ -153,7 +153,7 @@ def _summary(
     layout = recommender.lookup.layout
     tables = {name: {"rows": match.size, "taken": match.matched} for name, match in matches.items()}
     new = [spec.name for spec in layout.tables if start.tables == "all" and spec.name not in origin.tables]
-    dense = len(recommender.dense_slices()) if start.dense else None
+    dense = len(recommender.dense_shapes()) if start.dense else None
     notes = [f"table {name}: {match.note}" for name, match in matches.items() if match.note is not None]
     scaled = rescaled(origin, layout, here) if start.dense else []
     notes += [f"scaled by other figures there: {', '.join(scaled)}"] if scaled else []
@@ -171,8 +171,7 @@ def _checked(
     origin, layout = WarmStartSource.open(start), recommender.lookup.layout
     check_tables(origin, start, tables_to_take(origin, start, layout), here, states)
     if start.dense:
-        shapes = {tensor_slice.name: tensor_slice.shape for tensor_slice in recommender.dense_slices()}
-        check_dense(origin, experiment, layout, shapes, here)
+        check_dense(origin, experiment, layout, recommender.dense_shapes(), here)
         if start.optimizer:
             check_optimizer(origin, experiment)
     return origin.step
