@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ziggurat.report.gather import report_run
     from ziggurat.report.plan.page import write_plan
     from ziggurat.report.scaling.page import write_scale
+    from ziggurat.report.towers.page import write_partition
     from ziggurat.search.hyperparameters import Searched, search_hyperparameters
     from ziggurat.serving.http.serve import serve
     from ziggurat.storage.tier_benchmark import disk_tiers as measure_disk
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         BuiltEnsemble,
         Ensemble,
         Outcome,
+        Partitioned,
         Predicted,
         Predictor,
         SwappablePredictor,
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
         evaluate,
         load_experiment,
         load_run,
+        partition_towers,
         plan,
         predict,
         predict_files,
@@ -114,6 +117,7 @@ __all__ = [
     "NoFeasiblePlan",
     "OutOfMemory",
     "Outcome",
+    "Partitioned",
     "Plan",
     "PlanEstimate",
     "Predicted",
@@ -153,6 +157,7 @@ __all__ = [
     "measure_lookups",
     "measure_memory",
     "open_checkpoints",
+    "partition_towers",
     "plan",
     "predict",
     "predict_files",
@@ -167,6 +172,7 @@ __all__ = [
     "train_planner",
     "verify",
     "verify_checkpoints",
+    "write_partition",
     "write_plan",
     "write_scale",
 ]
@@ -201,6 +207,7 @@ _SOURCES: dict[str, str] = {
     "NoFeasiblePlan": _ERRORS,
     "OutOfMemory": _ERRORS,
     "Outcome": _API,
+    "Partitioned": _API,
     "Plan": "ziggurat.core.plan",
     "PlanEstimate": "ziggurat.planning.plan_estimate",
     "Predicted": _API,
@@ -239,6 +246,7 @@ _SOURCES: dict[str, str] = {
     "measure_lookups": "ziggurat.training.placement.kernel_benchmark:measure",
     "measure_memory": "ziggurat.storage.tier_benchmark:memory_tier",
     "open_checkpoints": f"{_INSPECT}.run_folders:open_folder",
+    "partition_towers": _API,
     "plan": _API,
     "predict": _API,
     "predict_files": _API,
@@ -253,6 +261,7 @@ _SOURCES: dict[str, str] = {
     "train_planner": _API,
     "verify": "ziggurat.verification.verify",
     "verify_checkpoints": f"{_INSPECT}.verification:verify",
+    "write_partition": "ziggurat.report.towers.page",
     "write_plan": "ziggurat.report.plan.page",
     "write_scale": "ziggurat.report.scaling.page",
 }

@@ -14,7 +14,7 @@ from ziggurat.cli.main import app, main
 
 COMMANDS = (
     "init", "prepare", "plan", "ingest", "train", "evaluate", "predict", "report", "scale", "generate", "schema",
-    "verify", "doctor", "ensemble", "export", "serve",
+    "verify", "doctor", "towers", "ensemble", "export", "serve",
     "datasets get", "search hyperparameters",
 )  # fmt: skip
 

@@ -16,15 +16,16 @@ FUNCTIONS = {
     "build_ensemble", "check_installation", "compare_planners", "diff_checkpoints", "draft_config", "evaluate",
     "export", "export_onnx", "find_dataset", "gather_checkpoint", "generate", "get_dataset", "ingest", "init",
     "inspect_checkpoint", "json_schema", "list_checkpoints",
-    "load_experiment", "load_run", "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints", "plan",
+    "load_experiment", "load_run", "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints",
+    "partition_towers", "plan",
     "predict", "predict_files", "prepare", "prune_checkpoints", "report_run", "scale",
     "search_hyperparameters", "serve", "to_yaml", "train",
-    "train_planner", "verify", "verify_checkpoints", "write_plan", "write_scale",
+    "train_planner", "verify", "verify_checkpoints", "write_partition", "write_plan", "write_scale",
 }  # fmt: skip
 CLASSES = {
     "BuiltEnsemble", "CheckpointFolder", "Comparison", "Dataset", "Ensemble", "Experiment", "Exported", "ExportedOnnx",
-    "Follower", "GeneratorConfig", "MetricSet", "Outcome", "Plan", "PlanEstimate", "Predicted", "Predictor", "Run",
-    "ScaleResult", "Scaled", "Searched", "Shampoo", "SwappablePredictor",
+    "Follower", "GeneratorConfig", "MetricSet", "Outcome", "Partitioned", "Plan", "PlanEstimate", "Predicted",
+    "Predictor", "Run", "ScaleResult", "Scaled", "Searched", "Shampoo", "SwappablePredictor",
 }  # fmt: skip
 ERRORS = {
     "AlreadyTraining", "ConfigError", "DataError", "DivergedError", "EnvironmentMismatch", "FeatureError",
@@ -41,7 +42,7 @@ COMMANDS = {
     "evaluate": "evaluate", "predict": "predict_files", "report": "report_run", "scale": "scale",
     "generate": "generate", "schema": "json_schema", "doctor": "check_installation", "checkpoint": "list_checkpoints",
     "datasets": "get_dataset", "verify": "verify", "search": "search_hyperparameters",
-    "ensemble": "build_ensemble", "export": "export", "serve": "serve",
+    "ensemble": "build_ensemble", "export": "export", "serve": "serve", "towers": "partition_towers",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from ziggurat.training.ensemble.build import BuiltEnsemble, build_ensemble
 from ziggurat.training.ensemble.ensemble import Ensemble
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import load_experiment
+from ziggurat.training.partitioning.partition import Partitioned, partition_towers
 from ziggurat.training.placement.planning import compare_planners, plan, train_planner
 from ziggurat.training.prediction.files import Predicted, predict_files
 from ziggurat.training.prediction.predictor import Predictor, predict
@@ -24,6 +25,7 @@ __all__ = [
     "BuiltEnsemble",
     "Ensemble",
     "Outcome",
+    "Partitioned",
     "Predicted",
     "Predictor",
     "SwappablePredictor",
@@ -32,6 +34,7 @@ __all__ = [
     "evaluate",
     "load_experiment",
     "load_run",
+    "partition_towers",
     "plan",
     "predict",
     "predict_files",

@@ -19,7 +19,7 @@ from ziggurat.contracts.modules import check_model, check_sequence_encoder, chec
 from ziggurat.contracts.optimizers import check_dense_optimizer
 from ziggurat.contracts.planners import check_planner
 from ziggurat.core.config import Config, parse_config, set_by_path
-from ziggurat.core.config_places import display_path
+from ziggurat.core.config_places import Location, display_path
 from ziggurat.core.errors import ConfigError, nearest, shorten, within
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import Pooling
@@ -259,10 +259,7 @@ def load_experiment(
     """
     path = Path(path)
     values = _read_yaml(path)
-    given = [overrides] if isinstance(overrides, str) else overrides
-    overridden = {set_by_path(values, *_key_and_value(override)) for override in given}
-    if data_folder is not None:
-        set_by_path(values, "data.folder", str(data_folder))
+    overridden = apply_overrides(values, [overrides] if isinstance(overrides, str) else overrides, data_folder)
     _check_plain(values, str(path))
     experiment = parse_config(Experiment, values, str(path), overridden)
     try:
@@ -273,6 +270,20 @@ def load_experiment(
         source = "--set " if from_override else f"{path}: "
         raise ConfigError(f"{source}{error.problem}", error.hint) from None
     return experiment
+
+
+def apply_overrides(
+    values: dict[str, Any], overrides: Sequence[str], data_folder: str | Path | None = None
+) -> set[Location]:
+    """Sets the keys of a config that overrides name, as in :func:`load_experiment`; returns their locations.
+
+    Raises:
+        ConfigError: an override is not ``KEY=VALUE``, or its key cannot be.
+    """
+    overridden = {set_by_path(values, *_key_and_value(override)) for override in overrides}
+    if data_folder is not None:
+        set_by_path(values, "data.folder", str(data_folder))
+    return overridden
 
 
 def as_experiment(experiment: Experiment | str | Path) -> Experiment:

@@ -1,0 +1,61 @@
+"""How much features interact, read off the vectors that a trained flat model makes of them.
+
+Shape legend: B rows, F features, K fields, D embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Floats = npt.NDArray[np.float64]
+
+
+class Affinity:
+    """The mean over rows of |cos| between the vectors of any two features.
+
+    A model that multiplies vectors lets two features interact through their dot product. Training draws the vectors of
+    features whose product tells something into the same directions, and leaves the others in directions of their own.
+    The sign says nothing: a product of -1 is as much of an interaction as one of 1, and over many rows signs cancel.
+    A row in which one of two vectors is zero, as that of an empty bag, does not count for that pair.
+
+    Source: Luo et al., "Disaggregated Multi-Tower", arXiv 2403.00877, section 3.3.
+
+    Args:
+        feature_of: for each field, the number of the feature that it is made of. A feature of several fields has the
+            mean over them.
+    """
+
+    def __init__(self, feature_of: Sequence[int]) -> None:
+        fields = len(feature_of)
+        self._feature_of = np.asarray(feature_of)
+        self._sums_KK = torch.zeros(fields, fields, dtype=torch.float64)
+        self._rows_KK = torch.zeros(fields, fields, dtype=torch.float64)
+        self.rows = 0
+
+    def update(self, emb_BKD: Tensor) -> None:
+        """Adds the rows of a batch."""
+        unit_BKD = functional.normalize(emb_BKD.detach().float(), dim=2)
+        cos_BKK = unit_BKD @ unit_BKD.transpose(1, 2)
+        self._sums_KK += cos_BKK.abs_().sum(0).double().cpu()
+        there_BK = (unit_BKD != 0).any(2).double()
+        self._rows_KK += (there_BK.T @ there_BK).cpu()
+        self.rows += len(emb_BKD)
+
+    def compute(self, features: int) -> Floats:
+        """Returns the affinity of features, (F, F): symmetric, 1 on the diagonal, else between 0 and 1.
+
+        Args:
+            features: F; a feature that no field is made of has affinity 0 to all others.
+        """
+        mean_KK = (self._sums_KK / self._rows_KK.clamp(min=1)).numpy()
+        member_FK = (self._feature_of[None, :] == np.arange(features)[:, None]).astype(np.float64)
+        member_FK /= np.maximum(member_FK.sum(1, keepdims=True), 1)
+        affinity_FF = np.clip(member_FK @ mean_KK @ member_FK.T, 0.0, 1.0)
+        np.fill_diagonal(affinity_FF, 1.0)
+        return (affinity_FF + affinity_FF.T) / 2
