@@ -14,6 +14,7 @@ class ShapeName(StrEnum):
 
     DEMO = "demo"
     CRITEO = "criteo"
+    GROUPS = "groups"
 
 
 class FormatName(StrEnum):
@@ -30,7 +31,8 @@ def command(
     ],
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 100_000,
     shape: Annotated[
-        ShapeName, typer.Option(help="criteo: 13 numbers, 26 categories; demo: a shop's log.")
+        ShapeName,
+        typer.Option(help="criteo: 13 numbers, 26 categories; demo: a shop's log; groups: 24 categories in 4 groups."),
     ] = ShapeName.DEMO,
     seed: Annotated[int, typer.Option(min=0, help="Random seed; the same seed gives the same bytes.")] = 0,
     format: Annotated[FormatName | None, typer.Option(help="Default: by OUT's suffix, else CSV.")] = None,  # noqa: A002

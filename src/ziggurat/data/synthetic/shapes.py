@@ -1,7 +1,10 @@
-"""Predefined logs: ``criteo`` (a label, 13 integers, 26 hashed categories, empty cells) and ``demo`` (a small shop)."""
+"""Predefined logs: ``criteo`` (a label, 13 integers, 26 hashed categories, empty cells), ``demo`` (a small shop), and
+``groups`` (categories that interact within groups)."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from typing import Literal
 
 from ziggurat.data.synthetic.config import (
@@ -12,7 +15,7 @@ from ziggurat.data.synthetic.config import (
     NumericColumn,
 )
 
-Shape = Literal["criteo", "demo"]
+Shape = Literal["criteo", "demo", "groups"]
 
 # Cardinality and share of empty cells of each of the 26 categories; median, spread and share of empty cells of each of
 # the 13 integers. Invented, with magnitudes like those of the display-advertising logs that the shape is named after.
@@ -87,4 +90,43 @@ def demo_shape(rows: int, seed: int = 0) -> GeneratorConfig:
     )
 
 
-SHAPES = {"criteo": criteo_shape, "demo": demo_shape}
+GROUPS, GROUP_SIZE = 4, 6
+"""Groups of columns of the shape ``groups``, and columns of each."""
+
+
+def groups_shape(rows: int, seed: int = 0) -> GeneratorConfig:
+    """Columns ``label``, ``c0`` … ``c23`` in four groups of six; any two columns of a group interact, and no others.
+
+    Which columns are a group is drawn from the seed, so that neither neighbours nor every fourth column are one.
+    :func:`planted_groups` returns the groups. The interactions are dot products of latent vectors, one for each id, as
+    a factorization machine or DLRM computes; they are most of what the label depends on.
+    """
+    names = [f"c{k}" for k in range(GROUPS * GROUP_SIZE)]
+    random.Random(seed).shuffle(names)
+    members = [names[k * GROUP_SIZE : (k + 1) * GROUP_SIZE] for k in range(GROUPS)]
+    return GeneratorConfig(
+        rows=rows,
+        seed=seed,
+        labels=(LabelColumn(name="label", rate=0.3, first_order=0.5, second_order=2.0),),
+        categorical=tuple(
+            CategoricalColumn(name=f"c{k}", cardinality=100, exponent=0.8) for k in range(GROUPS * GROUP_SIZE)
+        ),
+        pairs=tuple(pair for group in members for pair in itertools.combinations(group, 2)),
+    )
+
+
+def planted_groups(config: GeneratorConfig) -> tuple[tuple[str, ...], ...]:
+    """Returns the columns of a generated log in groups: those that interact, directly or through others, are one."""
+    group_of = {column.name: [column.name] for column in config.features}
+    for together in config.groups:
+        for name in together[1:]:
+            joined, other = group_of[together[0]], group_of[name]
+            if joined is not other:
+                joined += other
+                group_of.update(dict.fromkeys(other, joined))
+    order = [column.name for column in config.features]
+    found = {id(each): tuple(sorted(each, key=order.index)) for each in group_of.values()}
+    return tuple(sorted(found.values(), key=lambda group: order.index(group[0])))
+
+
+SHAPES = {"criteo": criteo_shape, "demo": demo_shape, "groups": groups_shape}

@@ -6,7 +6,7 @@ light and dark paper. Each mark also shows the number of its tower, so colour is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ziggurat.report.markup import Html, el, join
 from ziggurat.report.numbers import short
@@ -91,8 +91,7 @@ def load_bars(partition: Partition) -> Html:
     )
 
 
-def _bar(partition: Partition, tower: int, load: float, x: object) -> Html:
-    assert callable(x)
+def _bar(partition: Partition, tower: int, load: float, x: Callable[[float], float]) -> Html:
     top = TOP + STEP * tower
     middle = top + THICK / 2
     fill = f"fill:{colour(tower, len(partition.towers))}"

@@ -76,7 +76,7 @@ def _map(partition: Partition) -> Html:
     meaning = "the less two features interact" if not partition.diverse else "the more two features interact"
     reading = (
         f"A dot is a feature, with the number of its tower; the further apart, {meaning}. Distances in the plane "
-        f"differ by {partition.map_error:.2f} from the affinities (root mean square), so the towers were decided by these."
+        f"differ by {partition.map_error:.2f} (root mean square) from the affinities, by which the towers were decided."
     )
     matrix = "Opacity is the affinity of two features: 0 is invisible, 1 is full. Frames are towers."
     return section(

@@ -16,12 +16,41 @@ from torch.nn import functional
 Floats = npt.NDArray[np.float64]
 
 
-class Affinity:
-    """The mean over rows of |cos| between the vectors of any two features.
+class FieldMeans:
+    """The mean vector of each field over the rows in which it is not zero, as that of an empty bag is.
 
-    A model that multiplies vectors lets two features interact through their dot product. Training draws the vectors of
-    features whose product tells something into the same directions, and leaves the others in directions of their own.
-    The sign says nothing: a product of -1 is as much of an interaction as one of 1, and over many rows signs cancel.
+    Args:
+        fields: K.
+        dim: D.
+    """
+
+    def __init__(self, fields: int, dim: int) -> None:
+        self._sums_KD = torch.zeros(fields, dim, dtype=torch.float64)
+        self._rows_K = torch.zeros(fields, dtype=torch.float64)
+
+    def update(self, emb_BKD: Tensor) -> None:
+        """Adds the rows of a batch."""
+        self._sums_KD += emb_BKD.detach().sum(0, dtype=torch.float64).cpu()
+        self._rows_K += (emb_BKD != 0).any(2).sum(0).cpu()
+
+    def compute(self) -> Tensor:
+        """Returns the means, (K, D)."""
+        return (self._sums_KD / self._rows_K.clamp(min=1)[:, None]).float()
+
+
+class Affinity:
+    """The mean over rows of |cos| between the vectors of any two features, each less its feature's mean vector.
+
+    A model that multiplies vectors lets two features interact through their dot product. The gradient of one vector is
+    then a sum of those of its partners, so training draws the vectors of features whose product tells something into
+    the same directions, and leaves the others in directions of their own. The sign says nothing: a product of -1 is as
+    much of an interaction as one of 1, and over many rows signs cancel.
+
+    The mean vector is subtracted because a model without weights for single features, such as DLRM, expresses what an
+    id tells alone by its product with the means of other features. All features have a part in that direction, whether
+    they interact or not. The paper does not subtract it; the section on the partitioner in docs/towers.md has what that
+    changes.
+
     A row in which one of two vectors is zero, as that of an empty bag, does not count for that pair.
 
     Source: Luo et al., "Disaggregated Multi-Tower", arXiv 2403.00877, section 3.3.
@@ -29,22 +58,26 @@ class Affinity:
     Args:
         feature_of: for each field, the number of the feature that it is made of. A feature of several fields has the
             mean over them.
+        means_KD: the mean vector of each field.
     """
 
-    def __init__(self, feature_of: Sequence[int]) -> None:
+    def __init__(self, feature_of: Sequence[int], means_KD: Tensor) -> None:
         fields = len(feature_of)
         self._feature_of = np.asarray(feature_of)
+        self._means_KD = means_KD
         self._sums_KK = torch.zeros(fields, fields, dtype=torch.float64)
         self._rows_KK = torch.zeros(fields, fields, dtype=torch.float64)
         self.rows = 0
 
     def update(self, emb_BKD: Tensor) -> None:
         """Adds the rows of a batch."""
-        unit_BKD = functional.normalize(emb_BKD.detach().float(), dim=2)
+        there_BK = (emb_BKD != 0).any(2)
+        centred_BKD = (emb_BKD.detach().float() - self._means_KD.to(emb_BKD.device)) * there_BK[:, :, None]
+        unit_BKD = functional.normalize(centred_BKD, dim=2)
         cos_BKK = unit_BKD @ unit_BKD.transpose(1, 2)
         self._sums_KK += cos_BKK.abs_().sum(0).double().cpu()
-        there_BK = (unit_BKD != 0).any(2).double()
-        self._rows_KK += (there_BK.T @ there_BK).cpu()
+        counted_BK = there_BK.double()
+        self._rows_KK += (counted_BK.T @ counted_BK).cpu()
         self.rows += len(emb_BKD)
 
     def compute(self, features: int) -> Floats:

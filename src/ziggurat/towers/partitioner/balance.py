@@ -38,7 +38,7 @@ class Balance:
 
     def load_ratio(self, tower_U: Integers) -> float:
         """Returns the load of the most loaded tower as a multiple of the mean."""
-        loads_T = np.bincount(tower_U, self.loads_U, self.towers)
+        loads_T = self._sums(tower_U, self.loads_U)
         return float(loads_T.max() / loads_T.mean())
 
     def penalty(self, sizes_T: Integers, loads_T: Floats) -> float:
@@ -49,8 +49,8 @@ class Balance:
 
     def cost(self, tower_U: Integers, pairs_UU: Floats) -> float:
         """Returns the penalty, plus the sum of ``pairs_UU`` over all pairs of units in one tower."""
-        sizes_T = np.bincount(tower_U, self.sizes_U, self.towers).astype(np.int64)
-        loads_T = np.bincount(tower_U, self.loads_U, self.towers)
+        sizes_T = self._sums(tower_U, self.sizes_U).astype(np.int64)
+        loads_T = self._sums(tower_U, self.loads_U)
         together_UU = tower_U[:, None] == tower_U[None]
         return self.penalty(sizes_T, loads_T) + float(pairs_UU[together_UU].sum()) / 2
 
@@ -73,6 +73,10 @@ class Balance:
                 tower_U[unit] = tower
         return tower_U
 
+    def _sums(self, tower_U: Integers, values_U: Floats | Integers) -> Floats:
+        """Returns the sum of values over the units of each tower."""
+        return np.bincount(tower_U, values_U, self.towers).astype(np.float64)
+
     @property
     def _mean_load(self) -> float:
         return float(self.loads_U.sum()) / self.towers
@@ -83,8 +87,8 @@ class Balance:
 
     def _best_change(self, tower_U: Integers, cost_UT: Floats, pairs_UU: Floats | None) -> list[tuple[int, int]] | None:
         """Returns (unit, its new tower) of the best move or swap; None if none lowers penalty plus cost."""
-        sizes_T = np.bincount(tower_U, self.sizes_U, self.towers).astype(np.int64)
-        loads_T = np.bincount(tower_U, self.loads_U, self.towers)
+        sizes_T = self._sums(tower_U, self.sizes_U).astype(np.int64)
+        loads_T = self._sums(tower_U, self.loads_U)
         now = self.penalty(sizes_T, loads_T)
         best, change = -1e-9, None
         for one in range(self.towers):

@@ -15,8 +15,9 @@ from ziggurat.core.statistics import has_statistics
 from ziggurat.features.assemble import encoded_schema
 from ziggurat.towers.config import Given, Strided, TowersConfig
 from ziggurat.towers.partitioner.partition import Partition, partition_features
+from ziggurat.towers.placed import units
 from ziggurat.training.experiment import Experiment, as_experiment
-from ziggurat.training.partitioning.inputs import feature_loads, feature_units
+from ziggurat.training.partitioning.loads import feature_loads
 from ziggurat.training.partitioning.run_affinity import measure_affinity
 from ziggurat.training.run_folder.run import Run, open_run
 from ziggurat.training.train import train
@@ -56,9 +57,10 @@ def partition_towers(
     """Divides the features of an experiment among towers by how they interact in its trained flat model.
 
     The flat model is the experiment without ``towers``. Its vectors of the validation rows say how much any two
-    features interact (:class:`~ziggurat.towers.partitioner.affinity.Affinity`). Towers have equally many features, up to one,
-    and loads of at most 1.1 times the mean where that is possible; features that share a table or a group stay
-    together. The experiment that is returned is named ``NAME-towers``, and keeps the tower module of the config.
+    features interact (:class:`~ziggurat.towers.partitioner.affinity.Affinity`). The numbers of features of two towers
+    differ by one at most, and loads are at most 1.1 times the mean where that is possible; features that share a table
+    or a group stay together. The experiment that is returned is named ``NAME-towers``, and keeps the tower module of
+    the config.
 
     Args:
         experiment: the config, or its YAML file.
@@ -72,7 +74,8 @@ def partition_towers(
         progress: where to show progress.
 
     Raises:
-        ConfigError: there are no tables, or more towers than features (or groups of features that share a table).
+        ConfigError: there are no tables, more towers than features (or groups of features that share a table), or a
+            model without embeddings.
         RunFolderError: the run is of other features, has towers, or has no checkpoint.
         ZigguratError: as :func:`~ziggurat.training.api.train`.
     """
@@ -99,7 +102,7 @@ def partition_towers(
     found = partition_features(
         features,
         affinity_FF,
-        [[number_of[feature] for feature in unit] for unit in feature_units(layout)],
+        [[number_of[feature] for feature in unit] for unit in units(layout)],
         [loads[feature] for feature in features],
         towers,
         diverse=diverse,
@@ -133,13 +136,19 @@ def _check_count(experiment: Experiment, towers: int) -> None:
     if towers < 1:
         raise ConfigError(f"towers: received {towers}", "set it to 2 or more")
     schema = encoded_schema(experiment.features, experiment.data.targets, defaultdict(lambda: 1))
-    units = feature_units(experiment.layout(schema))
-    if not units:
+    layout = experiment.layout(schema)
+    if not layout.tables:
         raise ConfigError(
             f"{experiment.name}: no feature has an embedding table, so there is nothing to divide among towers",
             "declare categorical features, bags or sequences, or numeric ones with buckets",
         )
-    Strided(towers=towers).check_count(units)
+    if layout.dim < 2:
+        raise ConfigError(
+            f"model: {experiment.model.title} has table rows of one number, which is a part of the logit and says "
+            "nothing about interactions",
+            "choose a model that multiplies embeddings, such as dlrm, or towers.partition: {name: strided, towers: T}",
+        )
+    Strided(towers=towers).check_count(units(layout))
 
 
 def _check_flat(run: Run, experiment: Experiment) -> None:
