@@ -142,11 +142,12 @@ def _check_count(experiment: Experiment, towers: int) -> None:
             f"{experiment.name}: no feature has an embedding table, so there is nothing to divide among towers",
             "declare categorical features, bags or sequences, or numeric ones with buckets",
         )
-    if layout.dim < 2:
+    tasks = sum(task.outputs for task in experiment.tasks())
+    if experiment.model.embedding_dim(layout.dim + 1, tasks=tasks) != layout.dim + 1:
         raise ConfigError(
-            f"model: {experiment.model.title} has table rows of one number, which is a part of the logit and says "
-            "nothing about interactions",
-            "choose a model that multiplies embeddings, such as dlrm, or towers.partition: {name: strided, towers: T}",
+            f"model: {experiment.model.title} adds up table rows, which are parts of the logits and say nothing about "
+            "interactions",
+            "choose a model of embeddings, such as dlrm, or towers.partition: {name: strided, towers: T}",
         )
     Strided(towers=towers).check_count(units(layout))
 
