@@ -39,17 +39,18 @@ class FieldMeans:
 
 
 class Affinity:
-    """The mean over rows of |cos| between the vectors of any two features, each less its feature's mean vector.
+    """The mean over rows of |cos| between the vectors of any two features, without what all features share.
 
     A model that multiplies vectors lets two features interact through their dot product. The gradient of one vector is
     then a sum of those of its partners, so training draws the vectors of features whose product tells something into
     the same directions, and leaves the others in directions of their own. The sign says nothing: a product of -1 is as
     much of an interaction as one of 1, and over many rows signs cancel.
 
-    The mean vector is subtracted because a model without weights for single features, such as DLRM, expresses what an
-    id tells alone by its product with the means of other features. All features have a part in that direction, whether
-    they interact or not. The paper does not subtract it; the section on the partitioner in docs/towers.md has what that
-    changes.
+    A model without weights for single features, such as DLRM, expresses what an id tells alone by its product with the
+    means of other features. So all features have a mean vector, and vary along a direction that their means share,
+    whether they interact or not. Both are taken out: each vector is less its feature's mean, and less its part along
+    the direction of which the means have most, the first right singular vector of ``means_KD``. The paper takes out
+    neither; docs/towers.md says what that changes.
 
     A row in which one of two vectors is zero, as that of an empty bag, does not count for that pair.
 
@@ -65,6 +66,7 @@ class Affinity:
         fields = len(feature_of)
         self._feature_of = np.asarray(feature_of)
         self._means_KD = means_KD
+        self._shared_D = torch.linalg.svd(means_KD, full_matrices=False)[2][0]
         self._sums_KK = torch.zeros(fields, fields, dtype=torch.float64)
         self._rows_KK = torch.zeros(fields, fields, dtype=torch.float64)
         self.rows = 0
@@ -72,8 +74,10 @@ class Affinity:
     def update(self, emb_BKD: Tensor) -> None:
         """Adds the rows of a batch."""
         there_BK = (emb_BKD != 0).any(2)
+        shared_D = self._shared_D.to(emb_BKD.device)
         centred_BKD = (emb_BKD.detach().float() - self._means_KD.to(emb_BKD.device)) * there_BK[:, :, None]
-        unit_BKD = functional.normalize(centred_BKD, dim=2)
+        own_BKD = centred_BKD - (centred_BKD @ shared_D)[:, :, None] * shared_D
+        unit_BKD = functional.normalize(own_BKD, dim=2)
         cos_BKK = unit_BKD @ unit_BKD.transpose(1, 2)
         self._sums_KK += cos_BKK.abs_().sum(0).double().cpu()
         counted_BK = there_BK.double()
