@@ -19,6 +19,7 @@ from bench.quality.catalogue import (
     WUKONG_ABLATION,
 )
 from bench.quality.checkpoint_bytes import CHECKPOINT_BYTES
+from bench.quality.dmt_quality import DMT_QUALITY
 from bench.quality.out_of_the_box import OUT_OF_THE_BOX, SEARCHED
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.serving.serving_hostile import SERVING_HOSTILE
@@ -93,6 +94,7 @@ _ALL = (
     WUKONG_ABLATION,
     DHEN_ENSEMBLE,
     DHEN_PLANTED,
+    DMT_QUALITY,
 )
 
 BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _ALL}

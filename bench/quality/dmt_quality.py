@@ -1,0 +1,305 @@
+"""Measures what towers cost in quality, and what the tower partitioner is worth.
+
+On each data set a flat DLRM is trained, and DLRMs with 2, 4 and 8 towers whose modules halve the numbers that leave a
+tower. Features are in towers by the partitioner (``tp``, from the vectors of the flat model of the same seed), by
+their order (``strided``) and at random; with four towers of the partitioner the modules also compress 4, 8 and 16
+times. All are trained with the same settings, and compared seed by seed with the flat model.
+
+The generated log has 24 columns in four planted groups of six; which columns are a group, the log and the weights all
+change with the seed. There the partitioner's four towers are compared with the groups. With ``--data`` the folders of
+MovieLens-100K, Census-Income and Frappe are used that are there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import provenance
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.quality.board import ROOT, Entry, load_board
+from bench.quality.trials import Trial, prepared, run_quickly, run_trials
+from ziggurat.core.config import parse_config
+from ziggurat.core.errors import DataError, EnvironmentMismatch
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.synthetic.config import GeneratorConfig
+from ziggurat.data.synthetic.generate import generate, truth_file
+from ziggurat.data.synthetic.shapes import GROUPS, groups_shape, planted_groups
+from ziggurat.interactions.mlp import MLP
+from ziggurat.models.dlrm import DLRM
+from ziggurat.towers.config import Given, Random, Strided, TowersConfig
+from ziggurat.towers.modules.dlrm import DLRMTower
+from ziggurat.towers.partitioner.partition import Partition
+from ziggurat.towers.placed import units
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+
+ROWS, QUICK_ROWS = 2_000_000, 4_000
+SEEDS = (0, 1, 2)
+TOWERS, MAIN = (2, 4, 8), 4
+COMPRESSIONS = (2, 4, 8, 16)
+KINDS = ("tp", "strided", "random")
+TOLERANCE = 0.0005
+DIM = 16
+BOARDS = ("movielens", "census", "frappe")
+"""Leaderboards whose data is looked for under ``--data``: there, or in the folder that their example names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A data set: its name, the flat experiment of a seed, and the planted groups of a seed, if there are any."""
+
+    name: str
+    flat: Callable[[int], Experiment]
+    groups: Callable[[int], tuple[tuple[str, ...], ...]] = lambda seed: ()
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A model with towers: how features are divided, into how many towers, and by how much modules compress."""
+
+    kind: str
+    towers: int
+    compression: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.towers}" + (f" ÷{self.compression}" if self.compression != COMPRESSIONS[0] else "")
+
+
+def variants(quick: bool) -> list[Variant]:
+    """Returns all models with towers."""
+    if quick:
+        return [Variant("tp", MAIN, 2), Variant("strided", MAIN, 2)]
+    main = [Variant(kind, towers, COMPRESSIONS[0]) for towers in TOWERS for kind in KINDS]
+    return main + [Variant("tp", MAIN, compression) for compression in COMPRESSIONS[1:]]
+
+
+def run(context: Context) -> Result:
+    seeds = SEEDS[:1] if context.quick else SEEDS
+    figures: list[Figure] = []
+    notes = [
+        f"mean ± standard deviation over seeds {', '.join(map(str, seeds))}, on the test split; below_flat: AUC of the "
+        "flat model of the same seed less this one's, over_strided and over_random: AUC of the partitioner's towers "
+        "less theirs; load: that of the most loaded tower over the mean; kept: share of planted pairs in one tower; ari: "
+        "adjusted Rand index of the towers and the planted groups",
+    ]
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="dmt-") as scratch:
+        folder = Path(scratch) if context.quick else context.cache / "dmt_quality"
+        for data in _data_sets(context, folder, notes):
+            measured = _measured(data, seeds, context, folder / data.name)
+            figures += _figures(data, measured, context.quick)
+        for flats in folder.glob("*/flat-*"):
+            shutil.rmtree(flats)
+    return Result(tuple(figures), 0, len(seeds), tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a seed: the outcome of each model, and the towers of each number and kind."""
+
+    outcomes: dict[str, dict[str, Any]]
+    partitions: dict[tuple[str, int], tuple[tuple[str, ...], ...]]
+    found: dict[int, Partition]
+
+
+def _measured(data: Data, seeds: Sequence[int], context: Context, folder: Path) -> list[Measured]:
+    """Trains all models of all seeds, or takes them from an earlier run that was interrupted."""
+    measured: list[Measured] = []
+    flats = folder / f"flat-{provenance.digest(ROOT, DMT_QUALITY.depends_on)[:8]}"
+    for seed in seeds:
+        flat = data.flat(seed)
+        dataset = prepared(flat, folder / str(seed))
+        found: dict[int, Partition] = {}
+        flat_folder = flats / str(seed)
+        for towers in (MAIN,) if context.quick else TOWERS:
+            made = api.partition_towers(flat, towers, run_folder=flat_folder, prepared=dataset.folder, seed=seed)
+            if made.partition is None or made.run.results is None:
+                raise EnvironmentMismatch(f"{flat_folder}: the training of the flat model was stopped", "run it again")
+            found[towers] = made.partition
+        results = api.load_run(flat_folder).results
+        assert results is not None
+        here = Measured({"flat": {"figures": results["figures"], "compression": 1.0}}, {}, found)
+        measured.append(here)
+        context.say(f"{data.name}, seed {seed}: flat test auc {_auc(here.outcomes['flat']):.5f}")
+        trials = [_trial(variant, flat, here, seed, dataset) for variant in variants(context.quick)]
+        ran = run_quickly(trials, dataset) if context.quick else run_trials(trials, dataset, folder, context.say)
+        for trial, outcome in ran:
+            here.outcomes[trial.name] = outcome
+    return measured
+
+
+def _trial(variant: Variant, flat: Experiment, here: Measured, seed: int, dataset: Dataset) -> Trial:
+    found = here.found
+    partition = {
+        "tp": Given(towers=found[variant.towers].towers),
+        "strided": Strided(towers=variant.towers),
+        "random": Random(towers=variant.towers, seed=seed),
+    }[variant.kind]
+    features = found[variant.towers].features
+    here.partitions[variant.kind, variant.towers] = partition.resolve(units(flat.layout(dataset.schema)))
+    module = tower_module(len(features), flat.width, variant.towers, variant.compression)
+    section = TowersConfig(partition=partition, module=module)
+    return Trial(variant.name, flat.model_copy(update={"towers": section, "name": f"{flat.name}-towers"}))
+
+
+def tower_module(features: int, dim: int, towers: int, compression: int) -> DLRMTower.Config:
+    """Returns a module whose outputs are about as many times fewer numbers than the fields of a tower.
+
+    Outputs are three eighths as wide as fields, so that their number can be set in small steps.
+    """
+    width = max(2, 3 * dim // 8)
+    return DLRMTower.Config(flat=max(1, round(features * dim / (towers * width * compression))), each=0, width=width)
+
+
+def _figures(data: Data, measured: Sequence[Measured], quick: bool) -> list[Figure]:
+    figures: list[Figure] = []
+
+    def add(model: str, figure: str, samples: Sequence[float], unit: str = "") -> None:
+        figures.append(Figure(f"{data.name} {model}.{figure}", unit, tuple(samples), statistic="mean"))
+
+    add("flat", "auc", [_auc(each.outcomes["flat"]) for each in measured])
+    for variant in variants(quick):
+        aucs = [_auc(each.outcomes[variant.name]) for each in measured]
+        add(variant.name, "auc", aucs)
+        add(
+            variant.name,
+            "below_flat",
+            [_auc(each.outcomes["flat"]) - auc for each, auc in zip(measured, aucs, strict=True)],
+        )
+        if variant.kind == "tp" and variant.compression == COMPRESSIONS[0]:
+            for other in KINDS[1:]:
+                rival = Variant(other, variant.towers, variant.compression).name
+                if rival in measured[0].outcomes:
+                    rivals = [_auc(each.outcomes[rival]) for each in measured]
+                    add(variant.name, f"over_{other}", [a - b for a, b in zip(aucs, rivals, strict=True)])
+            add(variant.name, "load", [each.found[variant.towers].load_ratio for each in measured], "x")
+        if variant.compression == COMPRESSIONS[0] and data.groups(0):
+            add(
+                variant.name,
+                "kept",
+                [_kept(data, seed, variant, each) for seed, each in zip(SEEDS, measured, strict=False)],
+            )
+            if variant.towers == GROUPS:
+                add(
+                    variant.name,
+                    "ari",
+                    [_ari(data, seed, variant, each) for seed, each in zip(SEEDS, measured, strict=False)],
+                )
+    return figures
+
+
+def _auc(outcome: Mapping[str, Any]) -> float:
+    figures = outcome["figures"]["test"]
+    found = [value for name, value in figures.items() if name.rpartition("/")[2] == "auc"]
+    return sum(found) / len(found)
+
+
+def _kept(data: Data, seed: int, variant: Variant, measured: Measured) -> float:
+    """Returns the share of pairs of one planted group that are in one tower."""
+    tower_of = _number_of(measured.partitions[variant.kind, variant.towers])
+    pairs = [pair for group in data.groups(seed) for pair in itertools.combinations(group, 2)]
+    return sum(tower_of[one] == tower_of[other] for one, other in pairs) / len(pairs)
+
+
+def _ari(data: Data, seed: int, variant: Variant, measured: Measured) -> float:
+    from sklearn.metrics import adjusted_rand_score
+
+    tower_of, group_of = _number_of(measured.partitions[variant.kind, variant.towers]), _number_of(data.groups(seed))
+    return float(adjusted_rand_score([group_of[name] for name in tower_of], list(tower_of.values())))
+
+
+def _number_of(sets: Sequence[Sequence[str]]) -> dict[str, int]:
+    return {name: number for number, names in enumerate(sets) for name in names}
+
+
+def _data_sets(context: Context, folder: Path, notes: list[str]) -> list[Data]:
+    """Returns the generated log, and the real data that is in the folder given with ``--data``."""
+    rows = QUICK_ROWS if context.quick else ROWS
+    found = [Data("planted", lambda seed: _planted(folder, rows, seed, context), _groups)]
+    notes.append(f"planted: {rows:,} generated rows, one epoch, DLRM with vectors of {DIM} floats")
+    if context.data is None or context.quick:
+        return found
+    for board in BOARDS:
+        subfolder = Path(_entry(board).values["data"]["folder"]).name
+        real = next((each for each in (context.data / subfolder, context.data) if _reads(board, each)), None)
+        if real is None:
+            notes.append(f"{board} was left out: its files are neither in the folder of --data nor in its {subfolder}")
+        else:
+            found.append(Data(board, lambda seed, board=board, real=real: _real(board, real, seed)))
+    return found
+
+
+def _groups(seed: int) -> tuple[tuple[str, ...], ...]:
+    return planted_groups(groups_shape(1, seed))
+
+
+def _planted(folder: Path, rows: int, seed: int, context: Context) -> Experiment:
+    """Returns the flat experiment on the generated log, which is written if it is missing."""
+    shape = groups_shape(rows, seed).model_copy(update={"format": "parquet"})
+    log = folder / "logs" / f"planted-{rows}-{seed}.parquet"
+    if not log.exists() or json.loads(truth_file(log).read_text(encoding="utf-8"))["config"] != _plain(shape):
+        context.say(f"generating {rows:,} rows, seed {seed}")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        generate(shape, log)
+    values: dict[str, Any] = {
+        "name": "planted",
+        "data": {
+            "folder": str(log.parent),
+            "source": {"name": "parquet", "files": [log.name]},
+            "split": {"name": "random", "validation": 0.05, "test": 0.1},
+            "labels": [{"name": "label"}],
+        },
+        "features": [{"name": each.name, "kind": "categorical", "type": "integer"} for each in shape.categorical],
+        "embeddings": {"dim": DIM, "init_std": 0.05, "optimizer": {"name": "rowwise_adagrad", "lr": 0.1}},
+        "model": DLRM.Config(top=MLP.Config(hidden=(128, 64))).model_dump(mode="json"),
+        "training": {"batch_size": 2048, "epochs": 1, "seed": seed, "threads": 1, "log_every": 1000},
+    }
+    if context.quick:
+        values["training"] |= {"batch_size": 256, "max_steps": 5}
+    return parse_config(Experiment, values)
+
+
+def _plain(shape: GeneratorConfig) -> dict[str, Any]:
+    return shape.model_dump(mode="json")
+
+
+def _entry(board: str) -> Entry:
+    """Returns the board's DLRM, or its first model with a DLRM in its place."""
+    entries = load_board(board).entries
+    first = next(iter(entries.values()))
+    return entries["dlrm"] if "dlrm" in entries else Entry("dlrm", {**first.values, "model": {"name": "dlrm"}})
+
+
+def _real(board: str, folder: Path, seed: int) -> Experiment:
+    return _entry(board).experiment(folder, seed)
+
+
+def _reads(board: str, folder: Path) -> bool:
+    """Whether the files of a leaderboard are in a folder."""
+    try:
+        api.prepared_folder(_real(board, folder, 0))
+    except DataError:
+        return False
+    return True
+
+
+DMT_QUALITY = Benchmark(
+    name="dmt_quality",
+    claim="Models with towers are as good as flat ones, and the partitioner finds the features that belong together.",
+    targets={
+        **{f"planted tp {towers}.below_flat": Target(TOLERANCE, "at most") for towers in TOWERS},
+        **{f"planted tp {towers}.load": Target(1.1, "at most") for towers in TOWERS},
+        **{f"planted tp {towers}.over_{other}": Target(0.0) for towers in TOWERS for other in KINDS[1:]},
+        f"planted tp {MAIN}.ari": Target(0.9),
+    },
+    depends_on=("bench/quality/dmt_quality.py", "bench/quality/trial.py", "src/ziggurat/cli/towers.py"),
+    run=run,
+    layout="board",
+)
