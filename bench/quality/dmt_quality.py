@@ -87,8 +87,8 @@ def run(context: Context) -> Result:
     notes = [
         f"mean ± standard deviation over seeds {', '.join(map(str, seeds))}, on the test split; below_flat: AUC of the "
         "flat model of the same seed less this one's, over_strided and over_random: AUC of the partitioner's towers "
-        "less theirs; load: that of the most loaded tower over the mean; kept: share of planted pairs in one tower; ari: "
-        "adjusted Rand index of the towers and the planted groups",
+        "less theirs; load: that of the most loaded tower over the mean; kept: share of planted pairs in one tower; "
+        "ari: adjusted Rand index of the towers and the planted groups",
     ]
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="dmt-") as scratch:
         folder = Path(scratch) if context.quick else context.cache / "dmt_quality"
