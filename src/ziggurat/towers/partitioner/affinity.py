@@ -50,7 +50,7 @@ class Affinity:
     means of other features. So all features have a mean vector, and vary along a direction that their means share,
     whether they interact or not. Both are taken out: each vector is less its feature's mean, and less its part along
     the direction of which the means have most, the first right singular vector of ``means_KD``. The paper takes out
-    neither; docs/towers.md says what that changes.
+    neither; docs/towers_partitioner.md says what that changes.
 
     A row in which one of two vectors is zero, as that of an empty bag, does not count for that pair.
 

@@ -13,6 +13,7 @@ from ziggurat.core.errors import ConfigError, RunFolderError, nearest
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import has_statistics
 from ziggurat.features.assemble import encoded_schema
+from ziggurat.parallel.config import FlatLookup
 from ziggurat.towers.config import Given, Strided, TowersConfig
 from ziggurat.towers.partitioner.partition import Partition, partition_features
 from ziggurat.towers.placed import units
@@ -83,7 +84,8 @@ def partition_towers(
     experiment = as_experiment(experiment)
     _check_count(experiment, towers)
     if run is None:
-        flat = experiment.model_copy(update={"towers": None})
+        parallel = experiment.parallel.model_copy(update={"embeddings": FlatLookup()})
+        flat = experiment.model_copy(update={"towers": None, "parallel": parallel})
         name = experiment.name if experiment.towers is None else f"{experiment.name}-flat"
         folder = Path("runs") / name if run_folder is None else Path(run_folder)
         outcome = train(flat, folder, prepared=prepared, progress=progress)
