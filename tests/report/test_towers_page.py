@@ -118,6 +118,6 @@ def test_many_features_are_drawn_without_labels() -> None:
 def test_a_summary_says_load_and_affinity() -> None:
     within, between = sample().affinities
     assert summary(sample()) == (
-        f"The most loaded tower has 1.29× the mean load; two features of one tower have a mean affinity of {within:.4g}, "
-        f"of different towers {between:.4g}."
+        f"The most loaded tower has 1.29× the mean load; two features of one tower have a mean affinity of "
+        f"{within:.4g}, of different towers {between:.4g}."
     )
