@@ -34,7 +34,7 @@ def list_command(run: Run, as_json: AsJson = False) -> None:
     """
     from ziggurat.checkpoint.inspect.inspection import listing
     from ziggurat.checkpoint.inspect.run_folders import open_folder
-    from ziggurat.cli import checkpoint_tables
+    from ziggurat.cli.printed import checkpoint_tables
     from ziggurat.cli.progress import console_progress
 
     folder = open_folder(run)
@@ -58,7 +58,7 @@ def inspect_command(
     """
     from ziggurat.checkpoint.inspect.inspection import inspect
     from ziggurat.checkpoint.inspect.run_folders import open_folder
-    from ziggurat.cli import checkpoint_tables
+    from ziggurat.cli.printed import checkpoint_tables
     from ziggurat.cli.progress import console_progress
 
     folder = open_folder(run)
@@ -84,7 +84,7 @@ def verify_command(
     """
     from ziggurat.checkpoint.inspect.run_folders import open_folder
     from ziggurat.checkpoint.inspect.verification import verify
-    from ziggurat.cli import checkpoint_tables
+    from ziggurat.cli.printed import checkpoint_tables
     from ziggurat.cli.progress import console_progress
 
     folder = open_folder(run)
@@ -145,7 +145,7 @@ def diff_command(
     """
     from ziggurat.checkpoint.inspect.differences import differences
     from ziggurat.checkpoint.inspect.run_folders import open_folder
-    from ziggurat.cli import checkpoint_tables
+    from ziggurat.cli.printed import checkpoint_tables
     from ziggurat.cli.progress import console_progress
 
     folders = (open_folder(run), open_folder(other or run))
@@ -181,7 +181,7 @@ def prune_command(
       ziggurat checkpoint prune runs/shop --keep 2
     """
     from ziggurat.checkpoint.inspect.pruning import prune
-    from ziggurat.cli import checkpoint_tables
+    from ziggurat.cli.printed import checkpoint_tables
     from ziggurat.cli.progress import console_progress
 
     with console_progress() as progress:

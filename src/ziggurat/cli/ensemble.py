@@ -51,7 +51,7 @@ def command(
 
 def print_ensemble(built: BuiltEnsemble) -> None:
     """Prints the weights and validation losses of all checkpoints that were considered, and the folder."""
-    from ziggurat.cli.checkpoint_tables import print_lines, print_table
+    from ziggurat.cli.printed.checkpoint_tables import print_lines, print_table
 
     if built.chosen:
         header = ["checkpoint"]

@@ -84,7 +84,7 @@ def command(
 def _export_onnx(
     run: Path, out: Path, precision: Precision, checkpoint: str, prepared: Path | None, item_columns: str | None
 ) -> None:
-    from ziggurat.cli.checkpoint_tables import print_lines
+    from ziggurat.cli.printed.checkpoint_tables import print_lines
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.errors import ConfigError
     from ziggurat.exporting.onnx.write import export_onnx
@@ -108,7 +108,7 @@ def _export_onnx(
 
 
 def _print(exported: Exported) -> None:
-    from ziggurat.cli.checkpoint_tables import print_lines, print_table
+    from ziggurat.cli.printed.checkpoint_tables import print_lines, print_table
     from ziggurat.planning.quantities import format_bytes
 
     manifest = exported.manifest

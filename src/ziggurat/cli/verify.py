@@ -45,7 +45,7 @@ def command(
 
 
 def _print(found: Verified) -> None:
-    from ziggurat.cli.checkpoint_tables import print_lines, print_table
+    from ziggurat.cli.printed.checkpoint_tables import print_lines, print_table
 
     print_lines([f"{found.path}: {found.kind}", ""])
     print_table(["", "", ""], [[each.name, each.state, each.detail] for each in found.checked])
