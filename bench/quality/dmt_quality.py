@@ -1,10 +1,13 @@
 """Measures what towers cost in quality, and what the tower partitioner is worth.
 
-On each data set a flat DLRM is trained, and DLRMs with 2, 4 and 8 towers whose modules halve the width of embeddings:
-one linear map of each embedding, which the features of a tower share, as in the paper (c = 1, p = 0). Features are in
-towers by the partitioner (``tp``, from the vectors of the flat model of the same seed), by their order (``strided``)
-and at random. With four towers the modules also compress 4, 8 and 16 times. All are trained with the same settings, and
-compared seed by seed with the flat model.
+On each data set a flat DLRM is trained, and DLRMs with 2, 4 and 8 towers whose modules halve what leaves a tower.
+Features are in towers by the partitioner (``tp``, from the vectors of the flat model of the same seed), by their order
+(``strided``) and at random. With four towers the modules also compress 4, 8 and 16 times. All are trained with the same
+settings, and compared seed by seed with the flat model.
+
+The module is Wukong's, which multiplies the vectors of a tower before it compresses them. Under DLRM's linear module
+c = 1, p = 0 the partition changes nothing that the model can express: a map of each embedding to fewer numbers is what
+narrower tables would be, whichever features share it (docs/lab-notebook.md).
 
 The generated log has 24 columns in four planted groups of six; which columns are a group, the log and the weights all
 change with the seed. There the partitioner's four towers are compared with the groups. With ``--data`` the folders of
@@ -35,7 +38,7 @@ from ziggurat.data.synthetic.shapes import GROUPS, groups_shape, planted_groups
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.dlrm import DLRM
 from ziggurat.towers.config import Given, Random, Strided, TowersConfig
-from ziggurat.towers.modules.dlrm import DLRMTower
+from ziggurat.towers.modules.wukong import WukongTower
 from ziggurat.towers.partitioner.partition import Partition
 from ziggurat.towers.placed import units
 from ziggurat.training import api
@@ -144,9 +147,19 @@ def _trial(variant: Variant, flat: Experiment, here: Measured, seed: int, datase
         "random": Random(towers=variant.towers, seed=seed),
     }[variant.kind]
     here.partitions[variant.kind, variant.towers] = partition.resolve(units(flat.layout(dataset.schema)))
-    module = DLRMTower.Config(flat=0, each=1, width=max(1, flat.width // variant.compression))
+    module = tower_module(len(found[variant.towers].features), flat.width, variant.towers, variant.compression)
     section = TowersConfig(partition=partition, module=module)
     return Trial(variant.name, flat.model_copy(update={"towers": section, "name": f"{flat.name}-towers"}))
+
+
+def tower_module(features: int, dim: int, towers: int, compression: int) -> WukongTower.Config:
+    """Returns a module of two outputs or more, which are about as many times fewer numbers than the tower's fields.
+
+    Outputs are a quarter as wide as fields, so that their number can be set in small steps; half of them are products.
+    """
+    width = max(2, dim // 4)
+    outputs = max(2, round(features * dim / (towers * width * compression)))
+    return WukongTower.Config(fm_outputs=-(-outputs // 2), linear_outputs=outputs // 2, rank=None, width=width)
 
 
 def _figures(data: Data, measured: Sequence[Measured], quick: bool) -> list[Figure]:
@@ -219,7 +232,7 @@ def _data_sets(context: Context, folder: Path, notes: list[str]) -> list[Data]:
     if context.data is None or context.quick:
         return found
     for board in BOARDS:
-        subfolder = Path(_entry(board).values["data"]["folder"]).name
+        subfolder = Path(_entry(board).values["data"].get("folder", board)).name
         real = next((each for each in (context.data / subfolder, context.data) if _reads(board, each)), None)
         if real is None:
             notes.append(f"{board} was left out: its files are neither in the folder of --data nor in its {subfolder}")
@@ -249,7 +262,8 @@ def _planted(folder: Path, rows: int, seed: int, context: Context) -> Experiment
             "labels": [{"name": "label"}],
         },
         "features": [{"name": each.name, "kind": "categorical", "type": "integer"} for each in shape.categorical],
-        "embeddings": {"dim": DIM, "init_std": 0.05, "optimizer": {"name": "rowwise_adagrad", "lr": 0.1}},
+        "embeddings": {"dim": DIM, "init_std": 0.05, "optimizer": {"name": "rowwise_adagrad", "lr": 0.2}},
+        "optimizer": {"name": "adam", "lr": 0.004},
         "model": DLRM.Config(top=MLP.Config(hidden=(128, 64))).model_dump(mode="json"),
         "training": {"batch_size": 2048, "epochs": 1, "seed": seed, "threads": 1, "log_every": 1000},
     }
