@@ -91,7 +91,7 @@ def _map(partition: Partition) -> Html:
         el(
             "p",
             "The affinity of two features is the mean of |cos| between their vectors over validation rows of the flat "
-            "model.",
+            "model, without what all features share: their means, and the direction that the means have most of.",
             cls="soft",
         ),
     )
