@@ -26,14 +26,14 @@ from ziggurat.data.readers.table_reader import read_table
 from ziggurat.data.synthetic.generate import generate
 from ziggurat.data.synthetic.shapes import demo_shape
 from ziggurat.exporting.export import export
-from ziggurat.exporting.onnx.whole_model import WholeModel, inputs_of, varying
+from ziggurat.exporting.onnx.whole_model import ColumnsOfIds, WholeModel, inputs_of, varying
 from ziggurat.exporting.onnx.write import export_onnx
-from ziggurat.exporting.opened_run import on_cpu, open_exportable, opened_recommender
+from ziggurat.exporting.opened_run import on_cpu, opened_model, recommenders_of
 from ziggurat.exporting.table_files import in_memory
 from ziggurat.features.transform import Transform
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.run_folder.run import Run
+from ziggurat.training.run_folder.run import Run, open_run
 
 IDS = {"user_id": "integer", "item_id": "integer", "category": "text", "device": "text", "hour": "integer"}
 NUMBERS = ("age", "price")
@@ -84,7 +84,7 @@ def requests_of(bodies: Sequence[bytes], path: str) -> list[Request]:
 def write_peer_model(folder: Path, rows: int, steps: int) -> PeerModel:
     """Trains the model and writes it both ways."""
     found = write_export(folder, rows, steps)
-    run = open_exportable(folder / "run")
+    run = open_run(folder / "run")
     export_onnx(run.folder, folder / "onnx", prepared=folder / "prepared")
     peers = folder / "peers"
     peers.mkdir()
@@ -137,13 +137,15 @@ def _experiment(folder: Path, steps: int) -> Experiment:
 def _write_torch(run: Run, prepared: Path, path: Path) -> None:
     opened = on_cpu(run)
     dataset = opened.dataset(prepared)
-    with opened_recommender(opened, dataset, opened.checkpoints.find("best"), Silent()) as recommender:
+    with opened_model(opened, dataset, opened.checkpoints.find("best"), Silent()) as found:
+        (recommender,) = recommenders_of(found)
         layout = recommender.lookup.layout
         tables = {
             each.name: torch.from_numpy(in_memory(each)(0, each.shape[0]))
             for each in recommender.lookup.tensor_slices()
         }
-        model = WholeModel(recommender.part, layout, tables, opened.experiment.tasks(opened.transform().schema)).eval()
+        columns = ColumnsOfIds(recommender.part, layout, tables)
+        model = WholeModel([columns], opened.experiment.tasks(opened.transform().schema)).eval()
         sizes = varying(layout, _MOST_ROWS, _MOST_IDS)
         with torch.no_grad():
             program = torch.export.export(
