@@ -24,6 +24,7 @@ from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.serving.serving_hostile import SERVING_HOSTILE
 from bench.serving.serving_peers import SERVING_PEERS
 from bench.serving.serving_sdm import SERVING_SDM
+from bench.serving.serving_soak import SERVING_SOAK
 from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.checksums import CHECKSUMS
 from bench.system.cli_start import CLI_START
@@ -81,6 +82,7 @@ _ALL = (
     PREDICT_SPEED,
     SERVING_PEERS,
     SERVING_HOSTILE,
+    SERVING_SOAK,
     CLI_START,
     QUALITY_FRAPPE,
     QUALITY_MOVIELENS,

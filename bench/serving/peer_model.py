@@ -95,11 +95,19 @@ def write_peer_model(folder: Path, rows: int, steps: int) -> PeerModel:
     return found
 
 
-def write_export(folder: Path, rows: int, steps: int) -> PeerModel:
-    """Trains the model and writes ziggurat's export alone."""
+def write_export(folder: Path, rows: int, steps: int, checkpoint: str = "best", **training: Any) -> PeerModel:
+    """Trains the model and writes ziggurat's export alone.
+
+    Args:
+        folder: where the log, the run and the export are written.
+        rows: rows of the log.
+        steps: of the training.
+        checkpoint: the checkpoint that is exported.
+        training: further settings of the training.
+    """
     generate(demo_shape(rows), folder / "shop.csv")
-    run = api.train(_experiment(folder, steps), folder / "run", prepared=folder / "prepared").run
-    export(run.folder, folder / "export", prepared=folder / "prepared")
+    run = api.train(_experiment(folder, steps, training), folder / "run", prepared=folder / "prepared").run
+    export(run.folder, folder / "export", prepared=folder / "prepared", checkpoint=checkpoint)
     return PeerModel(folder / "export", folder / "peers", [_typed(each) for each in _records(folder)[:_SAMPLE]])
 
 
@@ -108,7 +116,7 @@ def _records(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _experiment(folder: Path, steps: int) -> Experiment:
+def _experiment(folder: Path, steps: int, training: dict[str, Any]) -> Experiment:
     standardised = [{"name": "fill", "value": "median"}, {"name": "standardise"}]
     features: list[dict[str, Any]] = [
         *({"name": name, "kind": "numeric", "transforms": standardised} for name in NUMBERS),
@@ -129,7 +137,8 @@ def _experiment(folder: Path, steps: int) -> Experiment:
             "features": features,
             "embeddings": {"dim": 16},
             "model": {"name": "deepfm"},
-            "training": {"batch_size": 1024, "epochs": 1, "max_steps": steps, "precision": "fp32"},
+            "training": {"batch_size": 1024, "epochs": 1, "max_steps": steps, "precision": "fp32", **training},
+            "checkpoints": {"policy": "consecutive"} if "save_every" in training else {},
         },
     )
 
