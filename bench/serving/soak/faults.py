@@ -20,7 +20,7 @@ from bench.serving.soak.checked_load import Answer
 from bench.serving.soak.followed_run import FollowedRun, put_checkpoint
 from ziggurat.serving.artefact.manifest import TABLES, Manifest
 
-WAIT_S = 60.0
+WAIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class ReadErrors:
         refused: answers that refused with its name.
         unnamed: other answers that were not predictions.
         known: requests whose rows were in memory and in caches.
-        served: those of them that were still answered with the right bits.
+        served: those of them that were still answered with the right bits; rows of the others were not in a cache.
+        wrong: answers with other bits.
     """
 
     table: str
@@ -40,6 +41,12 @@ class ReadErrors:
     unnamed: int
     known: int
     served: int
+    wrong: int
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all refusals name the table, and what its caches hold was served."""
+        return self.refused > 0 and not self.unnamed and self.served > 0 and not self.wrong
 
 
 def read_errors(run: FollowedRun, scratch: Path, core: int) -> ReadErrors:
@@ -55,18 +62,18 @@ def read_errors(run: FollowedRun, scratch: Path, core: int) -> ReadErrors:
         on_disk = [table["name"] for table in status["tables"] if table["place"].startswith("disk")]
         entry = max((each for each in manifest.tables if each.name in on_disk), key=lambda each: each.rows)
         known = requests[: len(requests) // 2]
-        for each in known:
+        for each in known * 3:
             _post(port, each)
         (export / TABLES / entry.file).write_bytes(b"")
         after = [(number, *_post(port, each)) for number, each in enumerate(known)]
-        served = sum(
-            status == 200 and not run.wrong([Answer(number, 200, 1, 0.0, body)]) for number, status, body in after
-        )
+        answered = [Answer(number, status, 1, 0.0, body) for number, status, body in after if status == 200]
         others = [_post(port, _one_row(row)) for row in run.model.rows[-200:]]
+        others += [(status, body) for _, status, body in after if status != 200]
     refused = [json.loads(body) for status, body in others if status == 503]
     named = sum(each["code"] == "table_unreadable" and repr(entry.name) in each["error"] for each in refused)
     unnamed = sum(status != 200 for status, _ in others) - named
-    return ReadErrors(entry.name, named, unnamed, len(known), served)
+    wrong = run.wrong(answered)
+    return ReadErrors(entry.name, named, unnamed, len(known), len(answered) - wrong, wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,7 @@ def full_disk(run: FollowedRun, scratch: Path, core: int) -> FullDisk | None:
         options = ("--follow", str(place), "--poll", "0.1", "--versions", str(disk / "versions"))
         command = ziggurat_command(run.model.export, port, *options, "--batch-rows", "8")
         with serving(command, port, core, posts("/v1/predict", requests[0].body)):
+            _until(lambda: _versions(port)["updates"]["checked_at"] > 0)
             filler = disk / "filler"
             with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
                 while True:
