@@ -24,7 +24,9 @@ from bench.quality.out_of_the_box import OUT_OF_THE_BOX, SEARCHED
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.serving.serving_hostile import SERVING_HOSTILE
 from bench.serving.serving_peers import SERVING_PEERS
+from bench.serving.serving_power import SERVING_POWER
 from bench.serving.serving_sdm import SERVING_SDM
+from bench.serving.serving_soak import SERVING_SOAK
 from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.checksums import CHECKSUMS
 from bench.system.cli_start import CLI_START
@@ -70,6 +72,7 @@ _ALL = (
     TIERED_TRAINING,
     TIERED_DEVICES,
     SERVING_SDM,
+    SERVING_POWER,
     CHECKPOINT_BYTES,
     CHECKPOINT_STALL,
     CHECKPOINT_CRASH,
@@ -84,6 +87,7 @@ _ALL = (
     PREDICT_SPEED,
     SERVING_PEERS,
     SERVING_HOSTILE,
+    SERVING_SOAK,
     CLI_START,
     QUALITY_FRAPPE,
     QUALITY_MOVIELENS,

@@ -28,7 +28,7 @@ PRELOADED = [
 LONGEST = (
     "autoshard", "quantised_comms", "lab_collectives", "cost_network", "pipeline_overlap", "dmt", "soak", "scaling_law",
     "hostile", "checkpoint_crash", "damage", "ingestion", "prepare",
-    "predict_speed",
+    "predict_speed", "serving_soak", "serving_hostile", "serving_peers", "serving_sdm", "serving_power",
 )  # fmt: skip
 """The benchmarks that begin first, so that no long one is left for the end, when the other processor is idle."""
 

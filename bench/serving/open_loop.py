@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -66,12 +66,14 @@ class Load:
         seconds: in which they were due.
         statuses: status -> answers; 0: the connection ended without one.
         latencies_ms: of the answers with status 200, in the order in which they were due.
+        refused_s: the longest time in which every new connection was refused.
     """
 
     offered: int
     seconds: float
     statuses: dict[int, int]
     latencies_ms: list[float]
+    refused_s: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -88,6 +90,10 @@ class Load:
         return float(np.percentile([*self.latencies_ms, *missing], percent, method="higher"))
 
 
+Seen = Callable[[int, int, bytes], None]
+"""Is called with the number of a request, the status of its answer, and the body."""
+
+
 @dataclass(slots=True)
 class _Client:
     """Connections and what waits for one."""
@@ -101,6 +107,20 @@ class _Client:
     done: int = 0
     latencies: dict[int, float] = field(default_factory=dict[int, float])
     statuses: Counter[int] = field(default_factory=Counter[int])
+    seen: Seen | None = None
+    refused_since: float | None = None
+    refused_s: float = 0.0
+
+    def connected(self) -> None:
+        """Notes that a connection was accepted."""
+        if self.refused_since is not None:
+            self.refused_s = max(self.refused_s, time.perf_counter() - self.refused_since)
+            self.refused_since = None
+
+    def refused(self) -> None:
+        """Notes that a connection was refused."""
+        if self.refused_since is None:
+            self.refused_since = time.perf_counter()
 
 
 class _Connection(asyncio.Protocol):
@@ -115,6 +135,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
+        self._client.connected()
         self._next()
 
     def close(self) -> None:
@@ -144,6 +165,8 @@ class _Connection(asyncio.Protocol):
         if status == 200:
             client.latencies[self._number] = time.perf_counter() - self._due
         client.done += 1
+        if client.seen is not None:
+            client.seen(self._number, status, self._received[self._received.find(b"\r\n\r\n") + 4 :])
         self._due, self._received, self._needed = None, b"", -1
         self._next()
 
@@ -164,7 +187,14 @@ class _Connection(asyncio.Protocol):
 
 
 async def open_loop(
-    host: str, port: int, requests: Sequence[bytes], rate: float, seconds: float, seed: int, connections: int
+    host: str,
+    port: int,
+    requests: Sequence[bytes],
+    rate: float,
+    seconds: float,
+    seed: int,
+    connections: int,
+    seen: Seen | None = None,
 ) -> Load:
     """Sends requests in turn at the times of a Poisson process, and returns what became of them."""
     draw = random.Random(seed)
@@ -174,13 +204,14 @@ async def open_loop(
         due.append(at)
         at += draw.expovariate(rate)
     loop = asyncio.get_running_loop()
-    client = _Client(host, port, connections)
+    client = _Client(host, port, connections, seen=seen)
     pending: set[asyncio.Task[None]] = set()
 
     async def connect() -> None:
         try:
             await loop.create_connection(lambda: _Connection(client, requests), host, port)
         except OSError:
+            client.refused()
             client.open -= 1
             if client.waiting:
                 client.waiting.popleft()
@@ -208,7 +239,8 @@ async def open_loop(
     for each in list(client.idle):
         each.close()
     latencies = [1e3 * client.latencies[number] for number in sorted(client.latencies)]
-    return Load(len(due), seconds, dict(client.statuses), latencies)
+    client.connected()
+    return Load(len(due), seconds, dict(client.statuses), latencies, client.refused_s)
 
 
 def measure(

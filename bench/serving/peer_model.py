@@ -26,14 +26,14 @@ from ziggurat.data.readers.table_reader import read_table
 from ziggurat.data.synthetic.generate import generate
 from ziggurat.data.synthetic.shapes import demo_shape
 from ziggurat.exporting.export import export
-from ziggurat.exporting.onnx.whole_model import WholeModel, inputs_of, varying
+from ziggurat.exporting.onnx.whole_model import ColumnsOfIds, WholeModel, inputs_of, varying
 from ziggurat.exporting.onnx.write import export_onnx
-from ziggurat.exporting.opened_run import on_cpu, open_exportable, opened_recommender
+from ziggurat.exporting.opened_run import on_cpu, opened_model, recommenders_of
 from ziggurat.exporting.table_files import in_memory
 from ziggurat.features.transform import Transform
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.run_folder.run import Run
+from ziggurat.training.run_folder.run import Run, open_run
 
 IDS = {"user_id": "integer", "item_id": "integer", "category": "text", "device": "text", "hour": "integer"}
 NUMBERS = ("age", "price")
@@ -84,7 +84,7 @@ def requests_of(bodies: Sequence[bytes], path: str) -> list[Request]:
 def write_peer_model(folder: Path, rows: int, steps: int) -> PeerModel:
     """Trains the model and writes it both ways."""
     found = write_export(folder, rows, steps)
-    run = open_exportable(folder / "run")
+    run = open_run(folder / "run")
     export_onnx(run.folder, folder / "onnx", prepared=folder / "prepared")
     peers = folder / "peers"
     peers.mkdir()
@@ -95,11 +95,19 @@ def write_peer_model(folder: Path, rows: int, steps: int) -> PeerModel:
     return found
 
 
-def write_export(folder: Path, rows: int, steps: int) -> PeerModel:
-    """Trains the model and writes ziggurat's export alone."""
+def write_export(folder: Path, rows: int, steps: int, checkpoint: str = "best", **training: Any) -> PeerModel:
+    """Trains the model and writes ziggurat's export alone.
+
+    Args:
+        folder: where the log, the run and the export are written.
+        rows: rows of the log.
+        steps: of the training.
+        checkpoint: the checkpoint that is exported.
+        training: further settings of the training.
+    """
     generate(demo_shape(rows), folder / "shop.csv")
-    run = api.train(_experiment(folder, steps), folder / "run", prepared=folder / "prepared").run
-    export(run.folder, folder / "export", prepared=folder / "prepared")
+    run = api.train(_experiment(folder, steps, training), folder / "run", prepared=folder / "prepared").run
+    export(run.folder, folder / "export", prepared=folder / "prepared", checkpoint=checkpoint)
     return PeerModel(folder / "export", folder / "peers", [_typed(each) for each in _records(folder)[:_SAMPLE]])
 
 
@@ -108,7 +116,7 @@ def _records(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _experiment(folder: Path, steps: int) -> Experiment:
+def _experiment(folder: Path, steps: int, training: dict[str, Any]) -> Experiment:
     standardised = [{"name": "fill", "value": "median"}, {"name": "standardise"}]
     features: list[dict[str, Any]] = [
         *({"name": name, "kind": "numeric", "transforms": standardised} for name in NUMBERS),
@@ -129,7 +137,8 @@ def _experiment(folder: Path, steps: int) -> Experiment:
             "features": features,
             "embeddings": {"dim": 16},
             "model": {"name": "deepfm"},
-            "training": {"batch_size": 1024, "epochs": 1, "max_steps": steps, "precision": "fp32"},
+            "training": {"batch_size": 1024, "epochs": 1, "max_steps": steps, "precision": "fp32", **training},
+            "checkpoints": {"policy": "consecutive"} if "save_every" in training else {},
         },
     )
 
@@ -137,13 +146,15 @@ def _experiment(folder: Path, steps: int) -> Experiment:
 def _write_torch(run: Run, prepared: Path, path: Path) -> None:
     opened = on_cpu(run)
     dataset = opened.dataset(prepared)
-    with opened_recommender(opened, dataset, opened.checkpoints.find("best"), Silent()) as recommender:
+    with opened_model(opened, dataset, opened.checkpoints.find("best"), Silent()) as found:
+        (recommender,) = recommenders_of(found)
         layout = recommender.lookup.layout
         tables = {
             each.name: torch.from_numpy(in_memory(each)(0, each.shape[0]))
             for each in recommender.lookup.tensor_slices()
         }
-        model = WholeModel(recommender.part, layout, tables, opened.experiment.tasks(opened.transform().schema)).eval()
+        columns = ColumnsOfIds(recommender.part, layout, tables)
+        model = WholeModel([columns], opened.experiment.tasks(opened.transform().schema)).eval()
         sizes = varying(layout, _MOST_ROWS, _MOST_IDS)
         with torch.no_grad():
             program = torch.export.export(

@@ -45,6 +45,17 @@ def cores() -> tuple[int, int]:
     return own[0], own[-1]
 
 
+@contextlib.contextmanager
+def on_core(core: int) -> Generator[None]:
+    """Runs this thread, and all processes that it starts meanwhile, on a core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def free_port() -> int:
     """Returns a port of this machine that nothing listens on."""
     with socket.socket() as bound:
@@ -68,15 +79,15 @@ def serving(
         RuntimeError: it ended, or did not answer in time; with what it wrote.
     """
     log = tempfile.NamedTemporaryFile(prefix="serving-")  # noqa: SIM115 - closed below
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=log,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-    )
+    with on_core(core):
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
     try:
         _wait(process, Path(log.name), port, answers, command)
         yield Server(process, Path(log.name))

@@ -31,13 +31,16 @@ from bench.serving.open_loop import Load, measure, with_headers
 from bench.serving.peer_model import requests_of, write_export
 from bench.serving.servers import cores, free_port, posts, serving, ziggurat_command
 
-MALFORMED, QUICK_MALFORMED = 10_000, 200
-EXAMPLES, QUICK_EXAMPLES = 100, 5
+MALFORMED, QUICK_MALFORMED = 10_000, 100
+EXAMPLES, QUICK_EXAMPLES = 100, 2
 """Of Schemathesis for each operation, and each of good and bad requests."""
 STRANGERS, LARGE, SLOW, CONNECTIONS = 500, 50, 150, 100
 QUICK_SHARE = 0.1
 RATE = 20.0
-SECONDS, QUICK_SECONDS = 15.0, 1.0
+SECONDS, QUICK_SECONDS = 15.0, 0.5
+SLICE_S, QUICK_SLICE_S = 2.0, 0.7
+"""Seconds of the steady load beside an attack, which is repeated until the attack has ended."""
+RECEIVE_S, QUICK_RECEIVE_S = 4.0, 1.0
 GROWTH_MIB = 256.0
 _TOKEN = "b" * 64
 _HEADER = f"Authorization: Bearer {_TOKEN}\r\n"
@@ -54,7 +57,9 @@ def run(context: Context) -> Result:
         tokens.chmod(0o600)
         port, (core, other) = free_port(), cores()
         options = ("--token-file", str(tokens), "--max-body-mib", "1", "--max-connections", str(CONNECTIONS))
-        command = ziggurat_command(model.export, port, *options, "--receive-seconds", "4")
+        command = ziggurat_command(
+            model.export, port, *options, "--receive-seconds", f"{QUICK_RECEIVE_S if context.quick else RECEIVE_S:g}"
+        )
         bodies = model.predict_bodies(100)
         answers = posts("/v1/predict", bodies[0], {"Authorization": f"Bearer {_TOKEN}"})
         good = with_headers(requests_of(bodies, "/v1/predict"), _HEADER)
@@ -70,7 +75,7 @@ def run(context: Context) -> Result:
             "openapi": lambda: _schemathesis(port, QUICK_EXAMPLES if context.quick else EXAMPLES),
             "strangers": lambda: _sent(port, _strangers(bodies[0], round(STRANGERS * share))),
             "too_large": lambda: _sent(port, _too_large(round(LARGE * share))),
-            "too_many": lambda: _too_many(port, 2 * CONNECTIONS, 2.0),
+            "too_many": lambda: _too_many(port, 2 * CONNECTIONS, 0.5 if context.quick else 2.0),
             "slow": lambda: _slow(port, round(SLOW * share)),
         }
         figures: list[Figure] = []
@@ -80,7 +85,7 @@ def run(context: Context) -> Result:
             before, memory = steady(seconds), process.memory_info().rss
             statuses, worst, lost = Counter[int](), 0.0, 0
             for name, attack in attacks.items():
-                found, load = _beside(attack, steady)
+                found, load = _beside(attack, steady, QUICK_SLICE_S if context.quick else SLICE_S)
                 statuses += found
                 lost += load.offered - len(load.latencies_ms)
                 worst = max(worst, load.percentile(99))
@@ -107,14 +112,16 @@ def run(context: Context) -> Result:
     return Result(tuple(figures), 0, 1, notes, cases=tuple(cases))
 
 
-def _beside(attack: Callable[[], Counter[int]], steady: Callable[[float], Load]) -> tuple[Counter[int], Load]:
-    """Returns what an attack got, and what a steady client saw meanwhile, in slices of two seconds."""
+def _beside(
+    attack: Callable[[], Counter[int]], steady: Callable[[float], Load], seconds: float
+) -> tuple[Counter[int], Load]:
+    """Returns what an attack got, and what a steady client saw meanwhile, in slices of some seconds."""
     done = threading.Event()
     loads: list[Load] = []
 
     def watch() -> None:
         while not loads or not done.is_set():
-            loads.append(steady(2.0))
+            loads.append(steady(seconds))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -125,7 +132,7 @@ def _beside(attack: Callable[[], Counter[int]], steady: Callable[[float], Load])
         watcher.join()
     statuses = sum((Counter(each.statuses) for each in loads), Counter[int]())
     latencies = [value for each in loads for value in each.latencies_ms]
-    return found, Load(sum(each.offered for each in loads), 2.0 * len(loads), dict(statuses), latencies)
+    return found, Load(sum(each.offered for each in loads), seconds * len(loads), dict(statuses), latencies)
 
 
 def _listed(found: Counter[int]) -> str:

@@ -15,7 +15,6 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from bench.contestant import ROOT
 from bench.serving.sdm.access import BAG, EXPONENT, ITEMS, USERS, Skew
 from bench.serving.sdm.big_export import DIM, make
 from bench.serving.sdm.load import Load
+from bench.serving.servers import cores, on_core
 from bench.small_memory import limited, unavailable
 from bench.system.row_contestants import without_rocksdb
 from ziggurat.core.errors import EnvironmentMismatch
@@ -136,13 +136,16 @@ def _servers(export: Path, folder: Path, size: int, shares: tuple[int, ...], *, 
 def _started(server: Server) -> Generator[str]:
     """Runs a server on the first core within its memory; yields its URL."""
     with contextlib.ExitStack() as stack:
-        command = _pinned(server.command, 0)
+        command = server.command
         if unavailable() is None:
             group = stack.enter_context(limited(PROGRAM + server.budget, f"sdm-{server.name}"))
             command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *command]
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT, env=environment)
+        with on_core(cores()[0]):
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT, env=environment
+            )
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
@@ -162,11 +165,6 @@ def _started(server: Server) -> Generator[str]:
                 process.stdout.close()
 
 
-def _pinned(command: list[str], core: int) -> list[str]:
-    is_possible = shutil.which("taskset") is not None and len(os.sched_getaffinity(0)) > 1
-    return ["taskset", "-c", str(sorted(os.sched_getaffinity(0))[core]), *command] if is_possible else command
-
-
 class _Probe:
     """The load on one server with one number of candidates."""
 
@@ -184,10 +182,11 @@ class _Probe:
             self._url, self._rows[USERS], self._rows[ITEMS], self._candidates, rate, seconds or self._seconds,
             self._seed, 64, self._skew.ends, self._skew.lookups,
         )  # fmt: skip
-        command = _pinned([sys.executable, "-m", "bench.serving.sdm.load"], 1)
-        found = subprocess.run(
-            command, input=json.dumps(asdict(plan)), text=True, capture_output=True, check=True, cwd=ROOT
-        )
+        command = [sys.executable, "-m", "bench.serving.sdm.load"]
+        with on_core(cores()[1]):
+            found = subprocess.run(
+                command, input=json.dumps(asdict(plan)), text=True, capture_output=True, check=True, cwd=ROOT
+            )
         return json.loads(found.stdout)
 
     def rate(self, bound: float) -> float:

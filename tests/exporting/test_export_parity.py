@@ -155,8 +155,4 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(tmp_path: Pa
         export(run, tmp_path / "new", precision="fp8")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="prepared dataset"):
         export(run, tmp_path / "new", prepared=tmp_path / "nowhere")
-    other = trained(tmp_path, name="other", training__seed=4)
-    ensemble = api.build_ensemble([run.folder, other.folder], tmp_path / "ensemble").ensemble.folder
-    with pytest.raises(ConfigError, match="is an ensemble"):
-        export(ensemble, tmp_path / "new")
     assert not (tmp_path / "new").exists()

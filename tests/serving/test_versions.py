@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -23,12 +24,14 @@ from tests.serving.versions_kit import (
     uncompiled,
     versions_of,
 )
+from tests.small_disk import small_disk
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.serving.versions import control, table_state
 from ziggurat.serving.versions.folder import VersionFolder
+from ziggurat.serving.versions.record import FollowStatus
 from ziggurat.serving.versions.updater import Updater, kind_of
 
 
@@ -293,3 +296,15 @@ def test_an_updater_that_is_killed_at_any_time_leaves_a_version_whole(run: Train
     assert found[0] == STEPS[1]
     assert found[-1] == STEPS[2]
     assert found == sorted(found)
+
+
+def test_a_full_disk_is_told_on_that_disk(run: Trained, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 96) as disk:
+        folder = versions_of(run.export(STEPS[0]), disk / "versions")
+        folder.tell(FollowStatus(problem="a" * 100))
+        with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        for problem in ("b" * 100, "c" * 20):  # no block is free for another file, nor for a longer one
+            folder.tell(FollowStatus(problem=problem, failures={"disk_full": 1}))
+            assert (folder.status().problem, folder.status().failures) == (problem, {"disk_full": 1})

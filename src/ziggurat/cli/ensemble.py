@@ -33,7 +33,7 @@ def command(
     """Average the logits of several checkpoints, with weights chosen on validation.
 
     A run with a cyclic schedule contributes its snapshots, another its best checkpoint. The runs have to stay where
-    they are. `evaluate`, `predict` and `verify` take the folder of an ensemble as they take that of a run.
+    they are. `evaluate`, `predict`, `export`, `serve` and `verify` take the folder of an ensemble as that of a run.
 
     \b
     Examples:

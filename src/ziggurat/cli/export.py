@@ -1,4 +1,4 @@
-"""``ziggurat export``: writes a run as a folder that serving reads."""
+"""``ziggurat export``: writes a run or an ensemble as a folder that serving reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ziggurat.cli.options import Checkpoint, PreparedInput, RunFolder
+from ziggurat.cli.options import Checkpoint, PreparedInput, RunOrEnsemble
 
 if TYPE_CHECKING:
     from ziggurat.exporting.export import Exported
@@ -31,7 +31,7 @@ class Precision(enum.Enum):
 
 
 def command(
-    run: RunFolder,
+    run: RunOrEnsemble,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The new folder of the export.", show_default=False)],
     precision: Annotated[
         Precision, typer.Option(help="How rows are stored; fp32 predicts to the bit what the run predicts.")
@@ -50,7 +50,7 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Write a run as one folder: its encoders, its tables and its dense part.
+    """Write a run or an ensemble as one folder: its encoders, its tables and its dense part.
 
     The export predicts rows of the validation split with what it wrote and compares them with the run's predictions: at
     fp32 they are equal to the bit, otherwise the difference is stated.

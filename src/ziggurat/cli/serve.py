@@ -18,7 +18,7 @@ def command(
         str,
         typer.Argument(
             metavar="OUT|RUN",
-            help="The folder that `ziggurat export` wrote, its copy in an object store, or a run.",
+            help="The folder that `ziggurat export` wrote, its copy in an object store, or a run or an ensemble.",
             show_default=False,
         ),
     ],
@@ -110,7 +110,7 @@ def command(
 ) -> None:
     """Answer requests over HTTP with an exported model until Ctrl-C; print the URL.
 
-    A run is exported first. With --follow, workers exchange the model as its training goes on.
+    A run or an ensemble is exported first. With --follow, workers exchange the model as its training goes on.
 
     \b
     Examples:
@@ -232,12 +232,11 @@ def _exported(place: str, precision: Precision | None, export_to: Path | None) -
 
     with console_progress() as progress:
         target = fetched_export(place, progress=progress)
-    if (target / "export.json").exists() or not (target / "config.yaml").is_file():
+    is_model = any((target / name).is_file() for name in ("config.yaml", "ensemble.json"))
+    if (target / "export.json").exists() or not is_model:
         given = "--precision" if precision is not None else "--export-to" if export_to is not None else None
         if given is not None:
             raise ConfigError(f"{given}: {target} is no run", f"leave {given} out, or name a run")
-        if not (target / "export.json").exists() and (target / "ensemble.json").is_file():
-            raise ConfigError(f"{target}: is an ensemble", "export one of its members, and serve that")
         yield target
         return
     with tempfile.TemporaryDirectory(prefix="ziggurat-serve-") as temporary:
@@ -253,5 +252,8 @@ def _export(run: Path, out: Path, precision: Precision, *, is_kept: bool) -> Non
     with console_progress() as progress:
         found = export(run, out, precision=precision.value, progress=progress)
     where = f"{out}: serve this folder next time" if is_kept else "a temporary folder; --export-to keeps it"
-    step = found.manifest.source.step
-    typer.echo(f"{run}: exported the best checkpoint, of step {step:,}, at {precision.value} to {where}", err=True)
+    manifest = found.manifest
+    what = f"the best checkpoint, of step {manifest.source.step:,},"
+    if manifest.members:
+        what = f"its {len(manifest.members):,} members"
+    typer.echo(f"{run}: exported {what} at {precision.value} to {where}", err=True)

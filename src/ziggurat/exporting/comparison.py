@@ -1,4 +1,4 @@
-"""Compares an export with the run that it was made of: sample rows, and of a rounded one the figures of a split."""
+"""Compares an export with what it was made of: sample rows, and of a rounded one the figures of a split."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ziggurat.exporting.exported_model import ExportedModel
 from ziggurat.serving.artefact.row_codec import Precision
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.storage.prefetcher import TooManyRows
+from ziggurat.training.ensemble.combined import CombinedRecommender
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.recommender import Recommender
 
@@ -27,7 +28,7 @@ _FIGURES = {"ne", "auc", "log_loss", "rmse", "mae", "relative_loss"}
 
 def compared(
     scorer: Scorer,
-    recommender: Recommender,
+    recommender: Recommender | CombinedRecommender,
     dataset: Dataset,
     batch_size: int,
     precision: Precision,
@@ -83,7 +84,10 @@ def split_to_compare(dataset: Dataset) -> Split:
 
 @torch.no_grad()
 def _both(
-    recommender: Recommender, exported: ExportedModel, sample: Columns, rows: npt.NDArray[np.int64]
+    recommender: Recommender | CombinedRecommender,
+    exported: ExportedModel,
+    sample: Columns,
+    rows: npt.NDArray[np.int64],
 ) -> tuple[Tensor, Tensor]:
     """Returns the columns of some rows, of both; of fewer rows at a time if memory cannot hold those of tables."""
     batch = sample.batch(rows)

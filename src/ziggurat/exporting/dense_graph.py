@@ -1,12 +1,12 @@
-"""The dense part of a recommender as a graph that takes looked-up rows, with its tensors.
+"""The dense part of a recommender, or of all members of an ensemble, as a graph that takes looked-up rows.
 
-Shape legend: B rows, F dense features, W numbers of a table's row, S positions, C columns of all labels.
+Shape legend: B rows, F dense features, W numbers of a table's row, S positions, C columns of all labels, M members.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,43 @@ class DenseColumns(nn.Module):
         return self.part(dense_BF, rows, masks)[0]
 
 
+class CombinedColumns(nn.Module):
+    """The weighted mean of the columns of several dense parts, (B, C), as an ensemble computes it.
+
+    Args:
+        parts: the dense part of each member.
+        layouts: the layouts of their inputs.
+        prefixes: what the names of each member's inputs begin with.
+        weights_MC: the weight of each column of each member.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[DensePart],
+        layouts: Sequence[Layout],
+        prefixes: Sequence[str],
+        weights_MC: Sequence[Sequence[float]],
+    ) -> None:
+        super().__init__()
+        self.members = nn.ModuleList([DenseColumns(part) for part in parts])
+        self._names = [
+            {f"{prefix}{name}": name for name in layout.schema.sparse}
+            for layout, prefix in zip(layouts, prefixes, strict=True)
+        ]
+        self.weights_MC = nn.Buffer(torch.tensor(weights_MC, dtype=torch.float64))
+
+    def forward(self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
+        sum_BC: Tensor | None = None
+        for member, names, weights_C in zip(self.members, self._names, self.weights_MC.unbind(), strict=True):
+            own_rows, own_masks = (
+                {name: found[given] for given, name in names.items() if given in found} for found in (rows, masks)
+            )
+            weighted_BC = member(dense_BF, own_rows, own_masks).double() * weights_C
+            sum_BC = weighted_BC if sum_BC is None else sum_BC + weighted_BC
+        assert sum_BC is not None
+        return sum_BC.float()
+
+
 def dense_files(part: DensePart, layout: Layout) -> tuple[bytes, dict[str, Tensor]]:
     """Returns the graph of a dense part as JSON, and its tensors.
 
@@ -48,16 +85,47 @@ def dense_files(part: DensePart, layout: Layout) -> tuple[bytes, dict[str, Tenso
     Raises:
         ConfigError: a part from outside the package is no fixed graph of tensor operations.
     """
-    dense, rows, masks = example(layout)
+    return _files(DenseColumns(part), example(layout), type(part.model).__name__)
+
+
+def combined_files(
+    parts: Sequence[DensePart],
+    layouts: Sequence[Layout],
+    prefixes: Sequence[str],
+    weights_MC: Sequence[Sequence[float]],
+) -> tuple[bytes, dict[str, Tensor]]:
+    """Returns the graph of the dense parts of an ensemble as JSON, and its tensors.
+
+    Its inputs are those of :func:`dense_files`, of one member after another, named with the prefixes.
+
+    Args:
+        parts, layouts, prefixes, weights_MC: as of :class:`CombinedColumns`.
+
+    Raises:
+        ConfigError: a part from outside the package is no fixed graph of tensor operations.
+    """
+    dense, rows, masks = example(layouts[0])[0], dict[str, Tensor](), dict[str, Tensor]()
+    for layout, prefix in zip(layouts, prefixes, strict=True):
+        _, own_rows, own_masks = example(layout)
+        rows |= {f"{prefix}{name}": each for name, each in own_rows.items()}
+        masks |= {f"{prefix}{name}": each for name, each in own_masks.items()}
+    models = ", ".join(dict.fromkeys(type(part.model).__name__ for part in parts))
+    return _files(CombinedColumns(parts, layouts, prefixes, weights_MC), (dense, rows, masks), models)
+
+
+def _files(
+    module: nn.Module, inputs: tuple[Tensor, dict[str, Tensor], dict[str, Tensor]], model: str
+) -> tuple[bytes, dict[str, Tensor]]:
+    _, rows, masks = inputs
     varies = {0: torch.export.Dim("B", min=2, max=MOST_ROWS)}
     sizes: Any = (varies, dict.fromkeys(rows, varies), dict.fromkeys(masks, varies))
     try:
-        files = program_files(DenseColumns(part).eval(), (dense, rows, masks), sizes)
+        files = program_files(module.eval(), inputs, sizes)
     except Exception as error:
-        raise _no_graph(part, next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
+        raise _no_graph(model, next(iter(str(error).strip().splitlines()), type(error).__name__)) from error
     unknown = unknown_operators(files[0])
     if unknown:
-        raise _no_graph(part, f"it uses {', '.join(unknown)}, which an export does not contain")
+        raise _no_graph(model, f"it uses {', '.join(unknown)}, which an export does not contain")
     return files
 
 
@@ -79,9 +147,9 @@ def trained_tensors(part: DensePart, saved: Iterable[TensorSlice], names: Iterab
     return {name: saved_name for name, saved_name in found.items() if saved_name is not None}
 
 
-def _no_graph(part: DensePart, reason: str) -> ConfigError:
+def _no_graph(model: str, reason: str) -> ConfigError:
     return ConfigError(
-        f"model {type(part.model).__name__}: cannot be exported: {reason[:300]}",
+        f"model {model}: cannot be exported: {reason[:300]}",
         "write its forward with operations on tensors alone, whose course does not depend on their numbers; "
         "`ziggurat predict` takes any model",
     )

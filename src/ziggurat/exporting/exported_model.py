@@ -9,6 +9,7 @@ from ziggurat.core.batch import Batch
 from ziggurat.objectives.outputs import Outputs
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.serving.tables.inputs import Ids, Inputs
+from ziggurat.training.ensemble.combined import CombinedRecommender
 from ziggurat.training.evaluate import StandIn
 from ziggurat.training.recommender import Recommender
 
@@ -21,7 +22,7 @@ class ExportedModel(StandIn):
         original: the recommender that it was made of.
     """
 
-    def __init__(self, scorer: Scorer, original: Recommender) -> None:
+    def __init__(self, scorer: Scorer, original: Recommender | CombinedRecommender) -> None:
         super().__init__()
         self._scorer, self._original = scorer, [original]
 
@@ -45,4 +46,4 @@ def as_inputs(scorer: Scorer, batch: Batch) -> Inputs:
             values = jagged.values().numpy().astype("int64")
             single = bool((lengths == 1).all())
             ids[name] = Ids(values, None if single else np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-    return Inputs(batch.size, batch.dense_BF.numpy(), {name: ids[name] for name in scorer.manifest.inputs})
+    return Inputs(batch.size, batch.dense_BF.numpy(), {name: ids[name] for name in scorer.manifest.features})

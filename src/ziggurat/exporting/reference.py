@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,13 @@ MOST_ROWS = 100_000
 """Rows that are predicted: the deciles of so many scores are known to a few thousandths of a share."""
 
 
-def reference_of(run: Run, scorer: Scorer, dataset: Dataset, batch_size: int, progress: Progress) -> Reference:
+def reference_of(
+    runs: Sequence[Run], scorer: Scorer, dataset: Dataset, batch_size: int, progress: Progress
+) -> Reference:
     """Predicts the validation split with an export, or evenly spaced rows of a large one.
 
     Args:
-        run: the run that was exported.
+        runs: the run that was exported, or those of the members of an ensemble, each once.
         scorer: the export.
         dataset: the encoded dataset.
         batch_size: rows that are predicted at a time.
@@ -70,7 +72,7 @@ def reference_of(run: Run, scorer: Scorer, dataset: Dataset, batch_size: int, pr
         scores={label: bins for label, bins in found.items() if bins is not None},
         unknown_ids={feature: IdCounts(ids[feature], without[feature]) for feature in unknown},
         numbers=_ranges(scorer.transform, dataset.statistics()),
-        training=_training(run, dataset.statistics()),
+        training=_training(runs, dataset.statistics()),
     )
 
 
@@ -109,12 +111,16 @@ def _ranges(transform: Transform, statistics: DatasetStatistics) -> dict[str, Nu
     return found
 
 
-def _training(run: Run, statistics: DatasetStatistics) -> Training:
-    path, results = run.folder / RESULTS_FILE, run.results
-    rows = dict(statistics.rows)
-    if results is None:
+def _training(runs: Sequence[Run], statistics: DatasetStatistics) -> Training:
+    """Returns how the runs were trained, in all."""
+    rows, results = dict(statistics.rows), [run.results for run in runs]
+    found = [each for each in results if each is not None]
+    if len(found) < len(results):
         return Training(None, None, None, rows)
-    return Training(path.stat().st_mtime, _number(results, "seconds"), int(results["steps"]), rows)
+    seconds = [_number(each, "seconds") for each in found]
+    finished = max((run.folder / RESULTS_FILE).stat().st_mtime for run in runs)
+    took = None if None in seconds else sum(each for each in seconds if each is not None)
+    return Training(finished, took, sum(int(each["steps"]) for each in found), rows)
 
 
 def _number(values: Mapping[str, float], name: str) -> float | None:

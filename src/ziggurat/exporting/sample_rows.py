@@ -15,21 +15,21 @@ from ziggurat.core.files import write_json
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.cells.times import EPOCH_UNITS, ISO
 from ziggurat.data.readers.source import open_source
-from ziggurat.training.run_folder.run import Run
+from ziggurat.training.experiment import Experiment
 
 SAMPLE_ROWS = 8
 _READ_ROWS = 50_000
 _BLOCK_BYTES = 1 << 22
 
 
-def read_rows(run: Run, schema: RawSchema) -> tuple[pa.Table | None, str]:
+def read_rows(experiment: Experiment, schema: RawSchema) -> tuple[pa.Table | None, str]:
     """Returns the first rows of the log that can be read, and why there are none if so.
 
     Args:
-        run: the run, whose config names the files.
+        experiment: the config, which names the files.
         schema: the columns of features.
     """
-    data = run.experiment.data
+    data = experiment.data
     try:
         source = open_source(data.source, data.folder, schema, block_bytes=_BLOCK_BYTES, threads=1)
         block = next((each for each in source.blocks() if each.table.num_rows), None)

@@ -7,7 +7,8 @@ parts, of which the last one counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,22 +30,28 @@ Rows = Callable[[int, int], Floats]
 """Returns the rows of a table from an id to before another."""
 
 
-def write_tables(
-    folder: Path,
-    entries: tuple[TableEntry, ...],
-    precision: Precision,
-    live: Mapping[str, TensorSlice],
-    checkpoint: CheckpointReader,
-    progress: Progress,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class LiveTable:
+    """A table of a recommender that is exported.
+
+    Attributes:
+        entry: what it is in the export.
+        live: its rows in the recommender, with its name there; on the meta device if they are not in memory.
+        checkpoint: the checkpoint that the recommender was restored from.
+    """
+
+    entry: TableEntry
+    live: TensorSlice
+    checkpoint: CheckpointReader
+
+
+def write_tables(folder: Path, tables: Sequence[LiveTable], precision: Precision, progress: Progress) -> None:
     """Writes a file for each table.
 
     Args:
         folder: the folder of the files, which exists and is empty.
-        entries: the tables.
+        tables: the tables.
         precision: how rows are stored.
-        live: table -> its rows in the recommender; on the meta device if they are not in memory.
-        checkpoint: the checkpoint that the recommender was restored from.
         progress: where to show progress.
 
     Raises:
@@ -52,12 +59,11 @@ def write_tables(
         RunFolderError: the checkpoint is damaged.
         DataError: the disk is full.
     """
-    progress.start("export", sum(entry.rows for entry in entries), "rows")
+    progress.start("export", sum(table.entry.rows for table in tables), "rows")
     done = 0
-    for entry in entries:
-        scratch = folder / f"{entry.file}.float32"
-        tensor_slice = live[entry.name]
-        rows = from_checkpoint(checkpoint, entry, scratch) if tensor_slice.tensor.is_meta else in_memory(tensor_slice)
+    for table in tables:
+        entry, scratch = table.entry, folder / f"{table.entry.file}.float32"
+        rows = from_checkpoint(table, scratch) if table.live.tensor.is_meta else in_memory(table.live)
         packed, path = entry.layout(precision), folder / entry.file
         at_a_time = max(1, CHUNK_BYTES // (4 * entry.dim))
         step = -(-at_a_time // packed.per_block) * packed.per_block
@@ -86,15 +92,15 @@ def in_memory(tensor_slice: TensorSlice) -> Rows:
     return rows
 
 
-def from_checkpoint(checkpoint: CheckpointReader, entry: TableEntry, scratch: Path) -> Rows:
+def from_checkpoint(table: LiveTable, scratch: Path) -> Rows:
     """Returns the rows of a table of a checkpoint, which are written to a file first."""
-    averaged = checkpoint.shapes("average") is not None
-    group, name = ("average", f"tables/{entry.name}") if averaged else ("tables", entry.name)
-    shape = (entry.rows, entry.dim)
+    averaged = table.checkpoint.shapes("average") is not None
+    group, name = ("average", f"tables/{table.live.name}") if averaged else ("tables", table.live.name)
+    shape = (table.entry.rows, table.entry.dim)
     with explained_writes(scratch):
         mapped = np.lib.format.open_memmap(scratch, "w+", np.float32, shape)
     target = TensorSlice(name, torch.empty(shape, device="meta"), shape, (0, 0), sink=_MappedSink(mapped))
-    checkpoint.fill({group: [target]})
+    table.checkpoint.fill({group: [target]})
     return lambda start, stop: np.array(mapped[start:stop])
 
 

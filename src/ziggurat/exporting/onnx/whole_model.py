@@ -1,7 +1,7 @@
 """A whole model as a module from ids to predictions, with tensors alone as inputs, as ONNX needs it.
 
 Shape legend: B rows, F dense features, L ids of a row, padded with -1, D numbers of a table's row, S positions, T
-labels, C columns of all labels.
+labels, C columns of all labels, M members of an ensemble.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ziggurat.objectives.task import Task, column_slices
 from ziggurat.training.recommender import DensePart
 
 
-class WholeModel(nn.Module):
-    """Computes predictions_BT from dense_BF and the ids of each feature, in the order of the schema.
+class ColumnsOfIds(nn.Module):
+    """Computes columns_BC from dense_BF and the ids of each feature, in the order of the schema.
 
     Ids are int64: (B,) of a categorical feature; (B, L) of bags and pooled sequences, padded with -1; (B, S) of
     sequences with positions, the most recent first, padded with -1.
@@ -28,13 +28,12 @@ class WholeModel(nn.Module):
         part: the dense part.
         layout: the layout of its inputs.
         tables: table -> its rows (R, D).
-        tasks: the labels.
     """
 
-    def __init__(self, part: DensePart, layout: Layout, tables: Mapping[str, Tensor], tasks: Sequence[Task]) -> None:
+    def __init__(self, part: DensePart, layout: Layout, tables: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.dense = DenseColumns(part)
-        self._layout, self._tasks = layout, tuple(tasks)
+        self._layout = layout
         self.tables = nn.ParameterList([nn.Parameter(tables[spec.name], False) for spec in layout.tables])
         self._number = {spec.name: number for number, spec in enumerate(layout.tables)}
 
@@ -56,7 +55,35 @@ class WholeModel(nn.Module):
                 rows[name] = rows_BLD.sum(1)
             else:
                 rows[name] = rows_BLD.sum(1) / exists_BL.sum(1, keepdim=True).clamp(min=1)
-        columns_BC = self.dense(dense_BF, rows, masks)
+        return self.dense(dense_BF, rows, masks)
+
+
+class WholeModel(nn.Module):
+    """Computes predictions_BT from dense_BF and ids, which :class:`ColumnsOfIds` describes.
+
+    Args:
+        members: the model, or the members of an ensemble, whose columns are averaged.
+        tasks: the labels.
+        weights_MC: the weight of each column of each member; None: there is one, whose columns are taken as they are.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[ColumnsOfIds],
+        tasks: Sequence[Task],
+        weights_MC: Sequence[Sequence[float]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.members, self._tasks = nn.ModuleList(members), tuple(tasks)
+        weights = [] if weights_MC is None else [list(each) for each in weights_MC]
+        self.weights_MC = nn.Buffer(torch.tensor(weights, dtype=torch.float64))
+
+    def forward(self, dense_BF: Tensor, *ids: Tensor) -> Tensor:
+        columns = [member(dense_BF, *ids) for member in self.members]
+        columns_BC = columns[0]
+        if len(self.weights_MC):
+            weighted = [each.double() * self.weights_MC[number] for number, each in enumerate(columns)]
+            columns_BC = torch.stack(weighted).sum(0).float()
         parts = [
             _prediction(task, columns_BC[:, at])
             for task, at in zip(self._tasks, column_slices(self._tasks), strict=True)

@@ -1,4 +1,4 @@
-"""Writes a run as an ONNX model, and checks it with ONNX Runtime.
+"""Writes a run or an ensemble as an ONNX model, and checks it with ONNX Runtime.
 
 The folder has ``model.onnx`` (with ``model.onnx.data`` if its weights exceed what one file of ONNX may hold),
 ``inputs.json``, which says what each input is, and ``encoders/``, the transform that makes ids and numbers of raw rows.
@@ -30,11 +30,20 @@ from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.embeddings.layout import Layout
 from ziggurat.exporting.dense_graph import MOST_ROWS
-from ziggurat.exporting.onnx.whole_model import WholeModel, inputs_of, varying
-from ziggurat.exporting.opened_run import check_new, on_cpu, open_exportable, opened_recommender
+from ziggurat.exporting.onnx.whole_model import ColumnsOfIds, WholeModel, inputs_of, varying
+from ziggurat.exporting.opened_run import (
+    check_new,
+    members_of,
+    on_cpu,
+    open_exportable,
+    opened_model,
+    recommenders_of,
+)
 from ziggurat.exporting.table_files import in_memory
 from ziggurat.objectives.task import Task, column_slices
-from ziggurat.training.recommender import DensePart, Recommender
+from ziggurat.training.ensemble.combined import CombinedRecommender
+from ziggurat.training.ensemble.ensemble import Ensemble
+from ziggurat.training.recommender import Recommender
 from ziggurat.training.run_folder.run import Run
 
 MODEL_FILE, INPUTS_FILE = "model.onnx", "inputs.json"
@@ -65,26 +74,27 @@ class ExportedOnnx:
 
 
 def export_onnx(
-    run: Run | str | Path,
+    run: Run | Ensemble | str | Path,
     out: str | Path,
     *,
     checkpoint: str = "best",
     prepared: str | Path | None = None,
     progress: Progress | None = None,
 ) -> ExportedOnnx:
-    """Writes a run as an ONNX model from ids to predictions, with its tables in fp32.
+    """Writes a run or an ensemble as an ONNX model from ids to predictions, with its tables in fp32.
 
     Products are in fp32, also those of a run that was trained with bf16.
 
     Args:
-        run: the run or its folder.
+        run: the run or the ensemble, or its folder.
         out: the folder to write, which must not exist.
-        checkpoint: ``best``, ``last`` or a step.
+        checkpoint: ``best``, ``last`` or a step of a run; an ensemble has its own.
         prepared: folder of the encoded dataset, if it has moved since the run was trained.
         progress: where to show progress.
 
     Raises:
-        ConfigError: the folder exists, the tables are not in memory, or an operator of the model cannot be converted.
+        ConfigError: the folder exists, the tables are not in memory, an operator of the model cannot be converted, or
+            members of an ensemble take the ids of a sequence in different forms.
         EnvironmentMismatch: packages of the extra ``onnx`` are missing.
         RunFolderError: there is no such run or checkpoint.
         DataError: the dataset does not exist, or ONNX Runtime predicts otherwise than PyTorch.
@@ -96,20 +106,22 @@ def export_onnx(
         )
     out, progress = Path(out), progress or Silent()
     check_new(out)
-    opened = on_cpu(open_exportable(run))
-    training = opened.experiment.training.model_copy(update={"precision": "fp32"})
-    opened = Run(opened.folder, opened.experiment.model_copy(update={"training": training}))
-    dataset, step = opened.dataset(prepared), opened.checkpoints.find(checkpoint)
-    with opened_recommender(opened, dataset, step, progress) as recommender, atomic_folder(out) as folder:
-        layout, transform = recommender.lookup.layout, opened.transform()
+    opened = on_cpu(open_exportable(run), precision="fp32")
+    step = members_of(opened, checkpoint)[0].step
+    dataset = opened.dataset(prepared)
+    with opened_model(opened, dataset, step, progress) as recommender, atomic_folder(out) as folder:
+        members = recommenders_of(recommender)
+        layout, transform = _common_layout(members), opened.transform()
         progress.start("export", None, "model")
         tasks = opened.experiment.tasks(transform.schema)
-        model = WholeModel(recommender.part, layout, dict(_tables(recommender)), tasks).eval()
-        _write_model(folder / MODEL_FILE, model, recommender.part, layout)
+        parts = [ColumnsOfIds(each.part, each.lookup.layout, dict(_tables(each))) for each in members]
+        weights_MC = recommender.weights_MC if isinstance(recommender, CombinedRecommender) else None
+        models = ", ".join(dict.fromkeys(type(each.model).__name__ for each in members))
+        _write_model(folder / MODEL_FILE, WholeModel(parts, tasks, weights_MC).eval(), models, layout)
         (folder / "encoders").mkdir()
         transform.save(folder / "encoders")
         write_sealed_json(folder / INPUTS_FILE, _described(layout, [task.name for task in tasks]))
-        largest, rows = _compared(folder / MODEL_FILE, recommender, dataset, tasks)
+        largest, rows = _compared(folder / MODEL_FILE, recommender, layout, dataset, tasks)
         progress.finish()
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     return ExportedOnnx(out, size, largest, rows)
@@ -140,6 +152,26 @@ def onnx_inputs(layout: Layout, batch: Batch) -> dict[str, npt.NDArray[Any]]:
     return found
 
 
+def _common_layout(members: Sequence[Recommender]) -> Layout:
+    """Returns the layout of the members' inputs.
+
+    Raises:
+        ConfigError: they take the ids of a sequence in different forms.
+    """
+    first = members[0].lookup.layout
+    for each in members[1:]:
+        layout = each.lookup.layout
+        for name in layout.schema.sequences:
+            counts = [None if (how := of.positions.get(name)) is None else how.count for of in (first, layout)]
+            if counts[0] != counts[1]:
+                raise ConfigError(
+                    f"sequence {name!r}: members of the ensemble take its ids in different forms, and a model of ONNX "
+                    "has one input for it",
+                    "use the format ziggurat, or an ensemble of runs with one kind of pooling for it",
+                )
+    return first
+
+
 def _tables(recommender: Recommender) -> Iterator[tuple[str, Tensor]]:
     for tensor_slice in recommender.lookup.tensor_slices():
         if tensor_slice.tensor.is_meta:
@@ -150,7 +182,7 @@ def _tables(recommender: Recommender) -> Iterator[tuple[str, Tensor]]:
         yield tensor_slice.name, torch.from_numpy(in_memory(tensor_slice)(0, tensor_slice.shape[0]))
 
 
-def _write_model(path: Path, model: nn.Module, part: DensePart, layout: Layout) -> None:
+def _write_model(path: Path, model: nn.Module, names_of_models: str, layout: Layout) -> None:
     names = ["dense", *layout.schema.sparse]
     try:
         with _quiet(), torch.no_grad():
@@ -163,7 +195,7 @@ def _write_model(path: Path, model: nn.Module, part: DensePart, layout: Layout) 
     except Exception as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ConfigError(
-            f"model {type(part.model).__name__}: cannot be converted to ONNX: {reason[:300]}",
+            f"model {names_of_models}: cannot be converted to ONNX: {reason[:300]}",
             "use the format ziggurat, which takes any graph of tensor operations",
         ) from error
     assert made is not None
@@ -185,7 +217,13 @@ def _quiet() -> Generator[None]:
         logger.setLevel(level)
 
 
-def _compared(path: Path, recommender: Recommender, dataset: Dataset, tasks: Sequence[Task]) -> tuple[float, int]:
+def _compared(
+    path: Path,
+    recommender: Recommender | CombinedRecommender,
+    layout: Layout,
+    dataset: Dataset,
+    tasks: Sequence[Task],
+) -> tuple[float, int]:
     """Returns the greatest difference of ONNX Runtime's predictions from the run's, and of how many rows.
 
     Raises:
@@ -197,7 +235,7 @@ def _compared(path: Path, recommender: Recommender, dataset: Dataset, tasks: Seq
         raise DataError(f"{dataset.folder}: has no rows to compare the export on", "name another with --prepared DIR")
     sample = Columns([dataset.split(split).read(0)], dataset.schema, labelled=False)
     batch = sample.batch(np.arange(min(_SAMPLE_ROWS, sample.rows)))
-    theirs = run_model(path, onnx_inputs(recommender.lookup.layout, batch))
+    theirs = run_model(path, onnx_inputs(layout, batch))
     with torch.no_grad():
         columns_BC = recommender(batch)[0].numpy()
     places = column_slices(tasks)

@@ -12,15 +12,15 @@ from ziggurat.core.untrusted import Damage
 DAMAGED = Damage(DataError, "export the run again: ziggurat export RUN OUT")
 
 
-def check_version(values: Mapping[str, Any], path: Path, reads: int) -> None:
+def check_version(values: Mapping[str, Any], path: Path, *reads: int) -> None:
     """Refuses a file of another version of its format.
 
     Raises:
         DataError: it is of another.
     """
     version = values.get("format_version")
-    if version != reads:
+    if version not in reads:
         raise DataError(
-            f"{path}: has format version {version!r}, this ziggurat reads {reads}",
+            f"{path}: has format version {version!r}, this ziggurat reads {' and '.join(map(str, reads))}",
             "export the run again, or use the ziggurat that exported it",
         )

@@ -26,11 +26,14 @@ from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision, row_bytes
 
 MANIFEST_FILE = "export.json"
 FORMAT_VERSION = 1
+ENSEMBLE_FORMAT_VERSION = 2
+"""That of exports of ensembles, whose inputs are not named as features are."""
 TRANSFORM = "encoders"
 TABLES = "tables"
 SAMPLE_FILE = "sample.json"
 STATISTICS_FILE = "statistics.safetensors"
 Side = Literal["user", "item"]
+_COMPUTED = {"table_of", "feature_of", "features"}
 _CHUNK = 1 << 22
 
 
@@ -72,12 +75,12 @@ class TableEntry:
         dim: numbers of a row.
         file: the file of its rows, in the folder ``tables``.
         pooling: how the rows of a bag become one: their sum or mean.
-        features: the features that are looked up in it.
-        positions: sequence -> how many of its last ids are looked up one by one.
+        features: the inputs that are looked up in it; see :attr:`Manifest.inputs`.
+        positions: input of a sequence -> how many of its last ids are looked up one by one.
         side: whether it is read once a request, or for each candidate.
         divides: whether a mean is the sum divided by the number of rows, as torch computes it; if not, it is the sum
             times one over that number, as FBGEMM does. The two differ in the last bit.
-        lookups: feature -> rows that a row of the training data looked up for it on average, as far as that is known.
+        lookups: input -> rows that a row of the training data looked up for it on average, as far as that is known.
     """
 
     name: str
@@ -101,9 +104,9 @@ class Source:
     """What was exported.
 
     Attributes:
-        name: the experiment's name.
-        run_id: the id of the run.
-        step: the step of the checkpoint.
+        name: the experiment's name; of an ensemble that of its first member.
+        run_id: the id of the run; of an ensemble one that is made of its members' and their weights.
+        step: the step of the checkpoint; of an ensemble the last step of its members.
         version: the version of ziggurat that exported it.
         torch: the version of PyTorch that wrote the dense part, and that reads it.
     """
@@ -116,6 +119,21 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceMember:
+    """A checkpoint of an ensemble that was exported.
+
+    Attributes:
+        run_id: the id of its run.
+        step: its step.
+        weights: label -> the weight of its outputs.
+    """
+
+    run_id: str
+    step: int
+    weights: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The content of ``export.json``.
 
@@ -125,15 +143,21 @@ class Manifest:
         batch_size: rows that are predicted at a time.
         tasks: the labels, in the order of the predictions.
         dense: the dense features, in the order in which the dense part takes them.
-        inputs: the features whose rows the dense part takes, in its order.
+        inputs: the names of the rows that the dense part takes, in its order. They are the names of features; in the
+            export of an ensemble each member has its own, as ``2/item`` for the feature ``item`` of the second.
         tables: the tables.
         user_columns: the raw columns that a request gives once for all its candidates.
         figures: split -> the figures of the checkpoint, as far as they are known.
         deviation: what the precision changes: of the predictions of sample rows, of the validation split's NE.
         files: path in the folder -> its size and checksums.
         trained: tensor of the dense part -> its name in a checkpoint's group ``dense``; those that training never
-            changes are left out. Empty in exports of earlier versions.
+            changes are left out. Empty in exports of earlier versions, and of ensembles.
+        members: the checkpoints of an ensemble, in the order of their weights in the dense part; else empty.
+        input_features: input -> the feature that it is made of, in the export of an ensemble; else empty.
         format_version: version of the format.
+        table_of: input -> its table.
+        feature_of: input -> its feature.
+        features: the features that are looked up, in the order of the inputs.
     """
 
     source: Source
@@ -148,16 +172,25 @@ class Manifest:
     deviation: dict[str, float]
     files: dict[str, StoredFile]
     trained: dict[str, str] = field(default_factory=dict[str, str])
+    members: tuple[SourceMember, ...] = ()
+    input_features: dict[str, str] = field(default_factory=dict[str, str])
     format_version: int = FORMAT_VERSION
     table_of: dict[str, TableEntry] = field(init=False, repr=False, compare=False)
+    feature_of: dict[str, str] = field(init=False, repr=False, compare=False)
+    features: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         table_of = {feature: table for table in self.tables for feature in table.features}
+        feature_of = {name: self.input_features.get(name, name) for name in self.inputs}
         object.__setattr__(self, "table_of", table_of)
+        object.__setattr__(self, "feature_of", feature_of)
+        object.__setattr__(self, "features", tuple(dict.fromkeys(feature_of.values())))
 
     def write(self, folder: Path) -> None:
         """Writes ``export.json``."""
-        values: dict[str, Any] = TypeAdapter(Manifest).dump_python(self, mode="json", exclude={"table_of"})
+        values: dict[str, Any] = TypeAdapter(Manifest).dump_python(self, mode="json", exclude=_COMPUTED)
+        if not self.members:
+            del values["members"], values["input_features"]
         write_sealed_json(folder / MANIFEST_FILE, values)
 
     @classmethod
@@ -194,7 +227,7 @@ class Manifest:
             raise DataError(
                 f"{folder}: no export ({MANIFEST_FILE} is missing)", "make one: ziggurat export RUN OUT"
             ) from None
-        check_version(values, path, FORMAT_VERSION)
+        check_version(values, path, FORMAT_VERSION, ENSEMBLE_FORMAT_VERSION)
         found = declared(cls, values, path, DAMAGED)
         for fault in found._faults(path):
             raise DAMAGED.of(path, fault)
@@ -236,5 +269,9 @@ class Manifest:
         missing = set(self.inputs) ^ set(self.table_of)
         if missing:
             yield f"feature {min(missing)!r} has no table, or is not used"
+        if set(self.input_features) != (set(self.inputs) if self.members else set()):
+            yield "does not say which features its inputs are"
+        if bool(self.members) != (self.format_version == ENSEMBLE_FORMAT_VERSION):
+            yield f"format version {self.format_version} with {len(self.members):,} members"
         if not self.tasks or self.batch_size < 1:
             yield "has no labels, or batches without rows"

@@ -74,7 +74,7 @@ def encode_rows(
             if name in names:
                 numbers = _numbers(encoded.batch.column(name))
                 dense_BF[:, number] = numbers[context_of] if is_context else numbers
-        found = {name: ids_of(encoded.batch.column(name)) for name in manifest.inputs if name in names}
+        found = {name: ids_of(encoded.batch.column(name)) for name in manifest.features if name in names}
         ids |= found
         if is_context:
             shared |= found.keys()
@@ -85,7 +85,7 @@ def predict_requests(scorer: Scorer, requests: Sequence[EncodedRequests]) -> Flo
     """Returns the columns (B, C) of the rows of all requests, in their order."""
     size = sum(each.size for each in requests)
     dense_BF = requests[0].dense_BF if len(requests) == 1 else np.concatenate([each.dense_BF for each in requests])
-    ids = {name: Ids.joined([each.ids[name] for each in requests]) for name in scorer.manifest.inputs}
+    ids = {name: Ids.joined([each.ids[name] for each in requests]) for name in scorer.manifest.features}
     shared = frozenset[str]().union(*(each.shared for each in requests))
     places = {name: _places(name, requests) for name in shared}
     return scorer.columns_of_requests(Inputs(size, dense_BF, ids), places)

@@ -113,8 +113,12 @@ class Scorer:
             places: feature -> which row of its ids each row has (B,).
         """
         rows, masks = self.lookup(inputs)
+        feature_of = self.manifest.feature_of
         for found in (rows, masks):
-            found.update({name: found[name][torch.from_numpy(at)] for name, at in places.items() if name in found})
+            for name in found:
+                at = places.get(feature_of[name])
+                if at is not None:
+                    found[name] = found[name][torch.from_numpy(at)]
         dense_BF = aligned(inputs.dense)
         parts = [np.empty((0, sum(task.columns for task in self.manifest.tasks)), np.float32)]
         with self._turn, torch.no_grad():

@@ -93,7 +93,7 @@ class Inputs:
         dense = np.empty((batch.num_rows, len(manifest.dense)), np.float32)
         for number, name in enumerate(manifest.dense):
             dense[:, number] = batch.column(name).to_numpy(zero_copy_only=False)
-        return cls(batch.num_rows, dense, {name: ids_of(batch.column(name)) for name in manifest.inputs})
+        return cls(batch.num_rows, dense, {name: ids_of(batch.column(name)) for name in manifest.features})
 
     def rows(self, start: int, stop: int) -> Inputs:
         """Returns the rows from ``start`` to before ``stop``."""

@@ -117,13 +117,13 @@ class Lookup:
         return found
 
     def __call__(self, inputs: Inputs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Returns feature -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these.
+        """Returns input -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these.
 
         Raises:
             TableUnreadable: rows cannot be read from the disk; the message names the table's file.
         """
-        names, table_of = self._manifest.inputs, self._manifest.table_of
-        bags = {name: _bags(table_of[name], name, inputs.ids[name]) for name in names}
+        names, table_of, feature_of = self._manifest.inputs, self._manifest.table_of, self._manifest.feature_of
+        bags = {name: _bags(table_of[name], name, inputs.ids[feature_of[name]]) for name in names}
         seen = LookupFigures.of(self._disk)
         try:
             pooled = self._take_pooled(bags, seen)

@@ -47,12 +47,12 @@ class PlainLookup:
         return PlainLookup(self._manifest, tables)
 
     def __call__(self, inputs: Inputs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Returns feature -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these."""
+        """Returns input -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these."""
         rows: dict[str, Tensor] = {}
         masks: dict[str, Tensor] = {}
         for name in self._manifest.inputs:
             entry = self._manifest.table_of[name]
-            table, ids = self.tables[entry.name], inputs.ids[name]
+            table, ids = self.tables[entry.name], inputs.ids[self._manifest.feature_of[name]]
             if name in entry.positions:
                 rows[name], masks[name] = _positions(table, entry, ids, entry.positions[name])
             else:

@@ -63,10 +63,15 @@ def open_followed(place: str | Path, manifest: Manifest, export: Path) -> Follow
         export: its folder.
 
     Raises:
-        ConfigError: they cannot be followed with this export: it is of another run, has other features or encoders, or
-            was written by a version that did not note which tensors are trained.
+        ConfigError: they cannot be followed with this export: it is of an ensemble or of another run, has other
+            features or encoders, or was written by a version that did not note which tensors are trained.
         RunFolderError: there is no such run; or its store does not answer (``Unreachable``).
     """
+    if manifest.members:
+        raise ConfigError(
+            f"{export}: is the export of an ensemble of {len(manifest.members):,} checkpoints; one run is followed",
+            "serve it without --follow, or export a single run",
+        )
     if not manifest.trained:
         raise ConfigError(
             f"{export}: was written by ziggurat {manifest.source.version}, before exports could be followed",

@@ -207,10 +207,23 @@ class VersionFolder:
             return FollowStatus()
 
     def tell(self, status: FollowStatus) -> None:
-        """Writes what the updater tells. It need not outlast a failure of the machine, so it is not flushed."""
+        """Writes what the updater tells. It need not outlast a failure of the machine, so it is not flushed.
+
+        On a disk without space for another file, which the status is to tell, the file is written over. Its checksum
+        tells a reader that comes in between.
+
+        Raises:
+            OSError: neither is possible.
+        """
+        path, text = self.root / STATUS_FILE, json.dumps(sealed(asdict(status)))
         temporary = self.root / f".{STATUS_FILE}.new"
-        temporary.write_text(json.dumps(sealed(asdict(status))))
-        temporary.replace(self.root / STATUS_FILE)
+        try:
+            temporary.write_text(text)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            with path.open("r+") as file:
+                file.write(text.ljust(path.stat().st_size))
 
     def forget_indexes(self, *, folder: bool = False) -> None:
         """Removes what is in the folder in memory, and the folder if it is asked for."""

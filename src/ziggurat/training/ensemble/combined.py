@@ -35,6 +35,10 @@ class CombinedRecommender(nn.Module):
     Args:
         members: the recommenders, on one device.
         weights: for each, label -> its weight.
+
+    Attributes:
+        members: the recommenders.
+        weights_MC: the weight of each column of each.
     """
 
     def __init__(self, members: Sequence[Recommender], weights: Sequence[Mapping[str, float]]) -> None:
@@ -43,7 +47,7 @@ class CombinedRecommender(nn.Module):
         self.parts = nn.ModuleList(members)
         self.members = list(members)
         tasks = members[0].outputs.tasks
-        self._weights_MC = [_of_columns(tasks, each) for each in weights]
+        self.weights_MC = [_of_columns(tasks, each) for each in weights]
 
     @property
     def outputs(self) -> Outputs:
@@ -66,7 +70,7 @@ class CombinedRecommender(nn.Module):
 
     def _mean(self, columns: Iterable[Tensor]) -> Tensor:
         sum_BC: Tensor | None = None
-        for columns_BC, weights_C in zip(columns, self._weights_MC, strict=True):
+        for columns_BC, weights_C in zip(columns, self.weights_MC, strict=True):
             weighted_BC = columns_BC.double() * torch.tensor(weights_C, dtype=torch.float64, device=columns_BC.device)
             sum_BC = weighted_BC if sum_BC is None else sum_BC + weighted_BC
         assert sum_BC is not None

@@ -1,0 +1,1 @@
+"""Serving for long, while versions arrive: a client that keeps all answers, and disks that fail."""
