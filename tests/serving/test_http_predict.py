@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from tests.serving.http_kit import Exported, Running, arrow_stream, exported, running
 from ziggurat.serving.http.arrow_body import ARROW_STREAM
+from ziggurat.serving.http.served_model import ServedModel
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +210,17 @@ def test_metrics_status_and_the_log_hold_no_value_of_a_feature(server: Running, 
     entries = [json.loads(line) for line in server.lines().splitlines()]
     mine = [each for each in entries if each["endpoint"] == "/v1/predict" and each["status"] == 200]
     assert {"id", "client", "rows", "ms", "stages_ms", "bytes_in"} <= mine[-1].keys()
+
+
+def test_a_model_that_is_exchanged_is_freed_at_once(export: Exported) -> None:
+    # a collection of garbage may come much later, and each version holds open files and memory
+    gc.disable()
+    try:
+        model = ServedModel(export.model.scorer)
+        row = export.rows[0]
+        model.rank_parts({"user": row["user"]}, [{key: value for key, value in row.items() if key != "user"}])
+        gone = weakref.ref(model)
+        del model
+        assert gone() is None
+    finally:
+        gc.enable()

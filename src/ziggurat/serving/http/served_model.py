@@ -20,6 +20,7 @@ from ziggurat.data.readers.blocks import BadRow
 from ziggurat.data.readers.columnar.paths import splits
 from ziggurat.data.readers.rejection_reasons import split_hint
 from ziggurat.data.readers.table_reader import NAME
+from ziggurat.features.transform import Transform
 from ziggurat.serving.artefact.damage import DAMAGED
 from ziggurat.serving.artefact.manifest import MANIFEST_FILE, manifest_digest
 from ziggurat.serving.artefact.reference import Reference
@@ -96,7 +97,8 @@ class ServedModel:
         self._features_of: dict[str, list[str]] = {}
         for feature in self.transform.features:
             self._features_of.setdefault(feature.source_column, []).append(feature.name)
-        self._divided = functools.lru_cache(_REMEMBERED)(self._divide)
+        divide = functools.partial(_divide, self.transform)  # no method: a version that is exchanged is freed at once
+        self._divided = functools.lru_cache(_REMEMBERED)(divide)
 
     @classmethod
     def open(cls, folder: Path, *, residence: Residence | None = None, check_tables: bool = False) -> ServedModel:
@@ -153,12 +155,6 @@ class ServedModel:
         first = rows[0]
         return HttpRefused(422, "invalid_rows", f"{first['at']}: {first['problem']}", first["hint"], rows=rows)
 
-    def _divide(self, given: frozenset[str]) -> tuple[Side | None, Side | None]:
-        """Returns the features whose columns the context gives, and the others."""
-        mine = [each.name for each in self.transform.features if each.source_column in given]
-        others = [each.name for each in self.transform.features if each.name not in mine]
-        return tuple(Side.of(self.transform.restricted(names)) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
-
     def _row(self, part: str, row: BadRow) -> dict[str, Any]:
         problem, hint = split_hint(row.reason)
         place = part if part == "context" else f"{part}[{row.line - 1}]"
@@ -172,6 +168,13 @@ class ServedModel:
             found["row"] = row.line - 1
         found["hint"] = hint_for_prediction(hint) if hint else "correct the row, or leave it out"
         return found
+
+
+def _divide(transform: Transform, given: frozenset[str]) -> tuple[Side | None, Side | None]:
+    """Returns the features whose columns the context gives, and the others."""
+    mine = [each.name for each in transform.features if each.source_column in given]
+    others = [each.name for each in transform.features if each.name not in mine]
+    return tuple(Side.of(transform.restricted(names)) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
 
 
 def _checked(given: GivenRows) -> GivenRows:
