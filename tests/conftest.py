@@ -21,9 +21,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # else tests of Ray wait for all other tests to end
 
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
-
 LONG = ("search", "serving", "distributed", "training", "end_to_end", "bench", "features", "planning", "data")
 """Folders whose files go first."""
 
@@ -32,6 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--drills", choices=["no", "only"], help="leave out the tests in tests/drills.py, or run them alone"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draws the same examples in each run of the quick suite; the drills, and runs of single files, draw others."""
+    settings.register_profile("untimed", deadline=None, derandomize=config.option.drills == "no")
+    settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -93,7 +93,7 @@ SERVING_POWER = Benchmark(
     name="serving_power",
     claim="By the documented power model, drives in place of memory save 5 to 29 % of the power, as published.",
     targets={"platforms_within": Target(3.0)},
-    depends_on=("bench/serving/serving_power.py", "bench/results/serving_sdm.json"),
+    depends_on=("bench/serving/serving_power.py", "bench/serving/power_model.py"),
     run=run,
     missing=_lacks,
 )
