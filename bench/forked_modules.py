@@ -138,6 +138,14 @@ def _fork_the_server() -> None:
         util.spawnv_passfds = usual
 
 
+def _forget_the_server() -> None:
+    """Has this fork start a server of its own if it needs one: that of its parent is no child of it."""
+    server: Any = forkserver._forkserver  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
+
+
 def _close_other_ends(kept: Sequence[int]) -> None:
     """Closes the other ends of the pipes in ``kept``, by which a process would otherwise keep itself alive."""
     opened = {int(each.name): each for each in Path("/proc/self/fd").iterdir()}
@@ -200,6 +208,7 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> NoReturn:
     """Runs the module, and ends this process as Python would."""
     status = 1
     try:
+        _forget_the_server()
         if request["session"]:
             os.setsid()
         os.sched_setaffinity(0, request["cores"])
