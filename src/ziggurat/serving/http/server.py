@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Generator
+from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
@@ -42,7 +43,7 @@ class WorkerServer(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             application.asgi,  # pyright: ignore[reportArgumentType] - its messages are plain dictionaries
-            loop="asyncio",
+            loop="uvloop" if find_spec("uvloop") else "asyncio",
             http=bounded_connection(limits),
             ws="none",
             lifespan="on",
