@@ -9,10 +9,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ziggurat.interactions.field_blocks.composable import ComposableBlock
 from ziggurat.interactions.field_blocks.ensemble import Ensemble
-from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
-from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.wukong_layer import check_outputs, wukong_layer
 from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.heads import HeadConfig
@@ -75,24 +73,15 @@ class Wukong(StackedModel):
 
         @model_validator(mode="after")
         def _some_block(self) -> Wukong.Config:
-            if self.fm_outputs + self.linear_outputs == 0:
-                raise ValueError(
-                    "fm_outputs and linear_outputs are both 0, which leaves a layer empty; set one above 0"
-                )
+            check_outputs(self.fm_outputs, self.linear_outputs)
             return self
 
         def layer(self) -> Ensemble.Config:
             """Returns the config of one layer, which is an ensemble of blocks."""
-            blocks: list[ComposableBlock] = []
-            if self.fm_outputs:
-                blocks.append(
-                    FactorizationMachineBlock.Config(
-                        outputs=self.fm_outputs, rank=self.rank, attention=self.attention, mlp=self.fm_mlp
-                    )
-                )
-            if self.linear_outputs:
-                blocks.append(LinearCompression.Config(outputs=self.linear_outputs))
-            return Ensemble.Config(blocks=tuple(blocks), combine="concat", shortcut=self.shortcut)
+            return wukong_layer(
+                self.fm_outputs, self.linear_outputs, self.rank, self.fm_mlp, attention=self.attention,
+                shortcut=self.shortcut,
+            )  # fmt: skip
 
         def build(self, dims: ModelDims) -> Wukong:
             return Wukong(self, dims)

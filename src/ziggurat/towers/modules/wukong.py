@@ -10,11 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ziggurat.interactions.field_blocks.composable import ComposableBlock
 from ziggurat.interactions.field_blocks.ensemble import Ensemble
-from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
-from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
 from ziggurat.interactions.field_blocks.stack import LayerStack
+from ziggurat.interactions.field_blocks.wukong_layer import check_outputs, wukong_layer
 from ziggurat.interactions.mlp import MLP
 from ziggurat.towers.modules.module import TowerModule, TowerModuleSettings
 
@@ -51,22 +49,12 @@ class WukongTower(TowerModule):
 
         @model_validator(mode="after")
         def _some_block(self) -> WukongTower.Config:
-            if self.fm_outputs + self.linear_outputs == 0:
-                raise ValueError(
-                    "fm_outputs and linear_outputs are both 0, which leaves a layer empty; set one above 0"
-                )
+            check_outputs(self.fm_outputs, self.linear_outputs)
             return self
 
         def layer(self) -> Ensemble.Config:
             """Returns the config of one layer."""
-            blocks: list[ComposableBlock] = []
-            if self.fm_outputs:
-                blocks.append(
-                    FactorizationMachineBlock.Config(outputs=self.fm_outputs, rank=self.rank, mlp=self.fm_mlp)
-                )
-            if self.linear_outputs:
-                blocks.append(LinearCompression.Config(outputs=self.linear_outputs))
-            return Ensemble.Config(blocks=tuple(blocks), combine="concat", shortcut=True)
+            return wukong_layer(self.fm_outputs, self.linear_outputs, self.rank, self.fm_mlp)
 
         def out_features(self, features: int) -> int:
             del features
