@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.tower_transform.transform import towers_of_a_host
 from ziggurat.planning.problem import Problem, TableConstraint
 from ziggurat.towers.config import Towers
 
@@ -26,13 +27,7 @@ def with_towers_on_hosts(problem: Problem, towers: Towers) -> Problem:
             that is not within the host of a table's tower.
     """
     topology = problem.topology
-    each, rest = divmod(len(towers), topology.hosts)
-    if rest:
-        raise ConfigError(
-            f"towers.partition: there are {len(towers)} towers and {topology.hosts} hosts, and tower_transform has as "
-            "many towers on each host",
-            f"choose a multiple of {topology.hosts} towers, or set parallel.embeddings: {{name: flat}}",
-        )
+    each = towers_of_a_host(len(towers), topology.hosts)
     host_of = {feature: number // each for number, tower in enumerate(towers) for feature in tower}
     constraints: dict[str, TableConstraint] = {}
     for host in range(topology.hosts):

@@ -125,15 +125,25 @@ def own_towers(towers: int, world: World) -> range:
     Raises:
         ConfigError: the number of hosts does not divide that of towers.
     """
-    each, rest = divmod(towers, world.hosts)
-    if rest:
-        raise ConfigError(
-            f"towers.partition: there are {towers} towers and {world.hosts} hosts, and tower_transform has as many "
-            "towers on each host",
-            f"choose a multiple of {world.hosts} towers, or set parallel.embeddings: {{name: flat}}",
-        )
+    each = towers_of_a_host(towers, world.hosts)
     host = world.rank // world.local_size
     return range(host * each, (host + 1) * each)
+
+
+def towers_of_a_host(towers: int, hosts: int) -> int:
+    """Returns how many towers each host has.
+
+    Raises:
+        ConfigError: the number of hosts does not divide that of towers.
+    """
+    each, rest = divmod(towers, hosts)
+    if rest:
+        raise ConfigError(
+            f"towers.partition: there are {towers} towers and {hosts} hosts, and tower_transform has as many "
+            "towers on each host",
+            f"choose a multiple of {hosts} towers, or set parallel.embeddings: {{name: flat}}",
+        )
+    return each
 
 
 def _by_host(widths: Sequence[int], world: World) -> list[int]:

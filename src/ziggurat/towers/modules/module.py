@@ -36,10 +36,10 @@ class TowerModuleSettings(PartConfig):
             ConfigError: the module cannot work with these sizes.
         """
 
+    @abstractmethod
     def out_features(self, features: int) -> int:
         """Returns O for a tower of F fields."""
-        raise NotImplementedError
 
+    @abstractmethod
     def out_dim(self, dim: int) -> int:
         """Returns D for fields of N floats."""
-        raise NotImplementedError
