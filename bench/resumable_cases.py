@@ -1,12 +1,21 @@
-"""Results of the cases of a long benchmark, stored one by one, so that an interrupted benchmark can resume."""
+"""Results of the cases of a long benchmark, stored one by one, so that an interrupted benchmark can resume.
+
+A benchmark of many hours keeps its cases in the repository, so that another day or machine goes on
+(:func:`kept_in_repository`): each line has the commit at which the case was measured.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench import provenance
 from ziggurat.training.placement.kernel_benchmark import append_json_line, read_json_lines
+
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 class ResumableCases:
@@ -22,7 +31,8 @@ class ResumableCases:
 
     def __init__(self, path: Path, sources: str) -> None:
         self._path, self._sources = path, sources
-        self._found = {line["case"]: line["measured"] for line in read_json_lines(path) if line["sources"] == sources}
+        self._found = {line["case"]: line for line in read_json_lines(path) if line["sources"] == sources}
+        self._used: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -33,10 +43,30 @@ class ResumableCases:
     def get(self, case: str, measure: Callable[[], Any]) -> Any:
         """Returns the stored result of a case, or measures and stores it; a result is a JSON value."""
         if case not in self._found:
-            self._found[case] = measure()
-            append_json_line(self._path, {"case": case, "sources": self._sources, "measured": self._found[case]})
-        return self._found[case]
+            changed = " with changes" if provenance.dirty_files(_ROOT, ("src",)) else ""
+            self._found[case] = {
+                "case": case,
+                "sources": self._sources,
+                "commit": (provenance.commit(_ROOT) or "none")[:12] + changed,
+                "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+                "measured": measure(),
+            }
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            append_json_line(self._path, self._found[case])
+        self._used[case] = self._found[case].get("commit", "not stored")
+        return self._found[case]["measured"]
+
+    @property
+    def commits(self) -> str:
+        """The commits at which the cases that :meth:`get` returned were measured, with how many of each: a sentence."""
+        counted = Counter(self._used.values())
+        return "cases were measured at commit " + ", ".join(f"{commit} ({count})" for commit, count in counted.items())
 
     def forget(self) -> None:
         """Deletes the file; to be called when the benchmark's result is complete."""
         self._path.unlink()
+
+
+def kept_in_repository(name: str) -> Path:
+    """Returns the file of the cases of a benchmark that takes longer than a day's session: they are committed."""
+    return _ROOT / "bench" / "results" / "cases" / f"{name}.jsonl"

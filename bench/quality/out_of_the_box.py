@@ -9,122 +9,134 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import provenance
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.quality.board import ROOT
 from bench.quality.collection.sets import COLLECTION, LabelledLog
 from bench.quality.default_trial import Spec, run
 from bench.quality.stand_in import stand_in
+from bench.resumable_cases import ResumableCases, kept_in_repository
+from ziggurat.cli.init import draft_config
 from ziggurat.core.errors import EnvironmentMismatch
 
 SEEDS = (0, 1, 2)
 TRIALS, SEARCHED_TRIALS = 20, 30
 ENOUGH_POSITIVES = 200
-SOURCES = ("bench/quality/default_trial.py",)
+MEASURED = "version 1"
+"""What the outcomes of :mod:`bench.quality.default_trial` mean. A case is measured again where ``init`` writes another
+config; golden losses hold that the same config trains the same model at other commits."""
 _HEADER = (
     "log", "half", "rows", "ours: NE", "LightGBM NE", "logistic regression NE", "ours: AUC", "LightGBM AUC",
     "logistic regression AUC", "calibration", "ours s", "one fit s",
 )  # fmt: skip
 
 Outcome = dict[str, Any]
-Both = tuple[list[Outcome], list[Outcome]]
-"""The outcomes of our model and of the baselines, one per seed."""
 
 
-def outcomes(
-    log: LabelledLog,
-    context: Context,
-    seeds: tuple[int, ...] = SEEDS,
-    changes: Mapping[str, Any] | None = None,
-    threads: int | None = None,
-    baselines: bool = False,
-    trials: int = TRIALS,
-    search: int = 0,
-) -> list[Outcome]:
-    """Returns the outcome of each seed, from earlier runs of the same code where there are any.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a label.
 
-    Args:
-        log: the log.
-        context: where files are kept, and the folder of ``--data``.
-        seeds: the seeds.
-        changes: dotted key -> value, set in the config of ``init``.
-        threads: threads; by default one for each core.
-        baselines: whether the baselines are trained, not our model.
-        trials: trials of LightGBM.
-        search: trials of a search, whose best config is trained in place of init's; 0 for none.
-
-    Raises:
-        EnvironmentMismatch: the process ended with another status than 0; the message has the end of its errors.
+    Attributes:
+        ours: the outcomes of our model, one per seed.
+        theirs: those of the baselines.
+        seconds: those of our model, and of one fit of LightGBM; None where they were not measured.
     """
-    folder = context.cache / "out_of_the_box"
-    files = log.files(folder / "logs", context.data)
-    spec = Spec(
-        [str(path) for path in files],
-        log.label,
-        list(seeds),
-        threads or len(os.sched_getaffinity(0)),
-        dict(changes or {}),
-        baselines,
-        trials,
-        search,
-    )
-    content = [
-        [path.name for path in files],
-        log.name,
-        *list(asdict(spec).values())[1:],
-        provenance.digest(ROOT, SOURCES),
-    ]
-    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    kind = "baselines" if baselines else "search" if search else "init"
-    out = folder / "outcomes" / f"{log.name}-{kind}-{key}.json"
-    if not out.exists():
-        _process(log, spec, out)
-    return json.loads(out.read_text(encoding="utf-8"))["outcomes"]
+
+    ours: list[Outcome]
+    theirs: list[Outcome]
+    seconds: tuple[float, float] | None = None
 
 
-def _process(log: LabelledLog, spec: Spec, out: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as given:
-        json.dump(asdict(spec), given)
-        given.flush()
-        command = [sys.executable, "-m", "bench.quality.default_trial", given.name, str(out)]
+@dataclass(frozen=True, slots=True)
+class _Cases:
+    """The logs' outcomes, from earlier runs of the benchmark where there are any."""
+
+    context: Context
+    stored: ResumableCases
+
+    def outcomes(self, log: LabelledLog, kind: str, **what: Any) -> list[Outcome]:
+        """Returns the outcome of each seed.
+
+        Args:
+            log: the log.
+            kind: a name for what is measured.
+            **what: values of the :class:`Spec`.
+
+        Raises:
+            EnvironmentMismatch: the process ended with another status than 0; the message has the end of its errors.
+        """
+        folder = self.context.cache / "out_of_the_box"
+        files = [str(path) for path in log.files(folder / "logs", self.context.data)]
+        spec = Spec(files, log.label, list(SEEDS), len(os.sched_getaffinity(0)), **what)
+        config = draft_config(files, log.label).replace(str(folder), "")
+        digest = hashlib.sha256(config.encode()).hexdigest()[:12]
+        case = f"{log.name}: {kind}, {spec.threads} threads, config {digest}"
+        return self.stored.get(case, lambda: _process(log, spec))
+
+
+def _process(log: LabelledLog, spec: Spec) -> list[Outcome]:
+    with tempfile.TemporaryDirectory(prefix="out-of-the-box-") as scratch:
+        given, out = Path(scratch) / "spec.json", Path(scratch) / "outcomes.json"
+        given.write_text(json.dumps(asdict(spec)), encoding="utf-8")
+        command = [sys.executable, "-m", "bench.quality.default_trial", str(given), str(out)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(spec.threads)}
         ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        tail = "\n".join(ended.stderr.splitlines()[-15:])
-        raise EnvironmentMismatch(f"{log.name}: ended with status {ended.returncode}:\n{tail}", "see the errors above")
+        if not ended.returncode:
+            return json.loads(out.read_text(encoding="utf-8"))["outcomes"]
+    tail = "\n".join(ended.stderr.splitlines()[-15:])
+    raise EnvironmentMismatch(f"{log.name}: ended with status {ended.returncode}:\n{tail}", "see the errors above")
 
 
 def _run(context: Context, trials: int = TRIALS, search: int = 0) -> Result:
     if context.quick:
         return _quick(context, search)
-    found: dict[str, Both] = {}
-    cases: list[tuple[str, ...]] = []
+    cases = _Cases(context, ResumableCases(kept_in_repository("out_of_the_box"), MEASURED))
+    found: dict[str, Measured] = {}
+    halves: dict[str, str] = {}
     for log in COLLECTION:
-        ours = outcomes(log, context, trials=trials, search=search)
-        for name, both in _by_label(log.name, ours, outcomes(log, context, trials=trials, baselines=True)):
-            found[name] = both
-            cases.append(_case(name, log.half, *both))
-            context.say(" | ".join((name, *cases[-1][3:6])))
-    figures = _figures(found)
-    if search:
-        figures = tuple(figure for figure in figures if "seconds" not in figure.name and figure.name != "slowest")
-    return Result(figures, 0, len(SEEDS), _notes(trials, search), cases=(_HEADER, *cases))
+        kind = f"the best of {search} trials" if search else "init"
+        ours = cases.outcomes(log, kind, search=search)
+        theirs = cases.outcomes(log, f"LightGBM of {trials} trials", baselines=True, trials=trials)
+        for name, both in _by_label(log.name, ours, theirs):
+            found[name], halves[name] = both, log.half
+            context.say(" | ".join((name, *_case(name, log.half, both)[3:6])))
+    if not search:
+        for log in COLLECTION:  # nothing may run beside these: they come last
+            found |= _with_seconds(log, cases, found)
+    table = [_case(name, halves[name], measured) for name, measured in found.items()]
+    notes = (*_notes(trials, search), cases.stored.commits)
+    return Result(_figures(found), 0, len(SEEDS), notes, cases=(_HEADER, *table))
 
 
-def _by_label(name: str, ours: list[Outcome], theirs: list[Outcome]) -> Iterator[tuple[str, Both]]:
-    """Yields each label's name and its outcomes; the seconds of a training are shared by its labels."""
+def _by_label(name: str, ours: list[Outcome], theirs: list[Outcome]) -> Iterator[tuple[str, Measured]]:
+    """Yields each label's name, and its outcomes."""
     labels = list(ours[0]["figures"])
     for label in labels:
-        seconds = len(labels)
-        mine = [{**each, "figures": each["figures"][label], "seconds": each["seconds"] / seconds} for each in ours]
-        yield f"{name}: {label}" if len(labels) > 1 else name, (mine, [each[label] for each in theirs])
+        mine = [{**each, "figures": each["figures"][label], "label": label} for each in ours]
+        yield _name(name, label, labels), Measured(mine, [each[label] for each in theirs])
+
+
+def _name(log: str, label: str, labels: Collection[str]) -> str:
+    return f"{log}: {label}" if len(labels) > 1 else log
+
+
+def _with_seconds(log: LabelledLog, cases: _Cases, found: Mapping[str, Measured]) -> dict[str, Measured]:
+    """Returns what was measured of the labels of ``log`` with their seconds; a training's are shared by its labels."""
+    own = {name: each for name, each in found.items() if name.partition(":")[0] == log.name}
+    settings = {each.ours[0]["label"]: each.theirs[0]["settings"] for each in own.values()}
+    (timed,) = cases.outcomes(log, "seconds", timed=settings)
+    return {
+        _name(log.name, label, settings): replace(
+            own[_name(log.name, label, settings)], seconds=(timed["seconds"] / len(settings), fit)
+        )
+        for label, fit in timed["fits"].items()
+    }
 
 
 def _quick(context: Context, search: int) -> Result:
@@ -136,10 +148,13 @@ def _quick(context: Context, search: int) -> Result:
         spec = Spec([str(folder / "log" / "log.csv")], "click", [0], 1, changes, trials=1)
         ours = run(replace(spec, search=min(search, 2)), folder / "ours")
         theirs = run(replace(spec, baselines=True), folder / "baselines")
-    ((_, (mine, other)),) = _by_label("random rows", ours, theirs)
-    ratio = _mean(mine, _ne) / _mean(other, _baseline("lightgbm", "ne"))
+        settings = {"click": theirs[0]["click"]["settings"]}
+        (timed,) = run(replace(spec, timed=settings), folder / "timed")
+    ((_, measured),) = _by_label("random rows", ours, theirs)
+    ratio = _mean(measured.ours, _ne) / _mean(measured.theirs, _baseline("lightgbm", "ne"))
     figures = [Figure(name, unit, (ratio,)) for name, unit in (("below_lightgbm", "%"), ("worst_against_lr", "x"))]
-    return Result((*figures, Figure("calibrated", "%", (0.0,))), 0, 1, ("random rows: these figures mean nothing",))
+    figures += [Figure("calibrated", "%", (0.0,)), Figure("slowest", "x", (timed["seconds"] / timed["fits"]["click"],))]
+    return Result(tuple(figures), 0, 1, ("random rows: these figures mean nothing",))
 
 
 def _ne(outcome: Outcome) -> float:
@@ -158,33 +173,40 @@ def _mean(found: list[Outcome], value: Callable[[Outcome], float]) -> float:
     return statistics.fmean(map(value, found))
 
 
-def _figures(found: Mapping[str, Both]) -> tuple[Figure, ...]:
+def _figures(found: Mapping[str, Measured]) -> tuple[Figure, ...]:
     against_trees, against_lr, calibrations, seconds = [], [], [], []
-    for ours, theirs in found.values():
+    for measured in found.values():
+        ours, theirs = measured.ours, measured.theirs
         ne = _mean(ours, _ne)
         against_trees.append(ne / _mean(theirs, _baseline("lightgbm", "ne")))
         against_lr.append(ne / _mean(theirs, _baseline("logistic_regression", "ne")))
         positives = ours[0]["rows"]["test"] * _figure(ours[0], "base_rate")
         if positives >= ENOUGH_POSITIVES:
             calibrations.append(_mean(ours, lambda outcome: _figure(outcome, "calibration")))
-        if ours[0]["rows"]["train"] <= 100_000:
-            single = statistics.median(outcome["single_fit_seconds"] for outcome in theirs)
-            seconds.append(statistics.median(outcome["seconds"] for outcome in ours) / single)
+        if measured.seconds is not None and ours[0]["rows"]["train"] <= 100_000:
+            seconds.append(measured.seconds[0] / measured.seconds[1])
     share = 100 * statistics.fmean(ratio < 1 for ratio in against_trees)
     calibrated = 100 * statistics.fmean(0.9 <= each <= 1.1 for each in calibrations)
-    return (
+    figures = (
         Figure("below_lightgbm", "%", (share,), "logs on which the NE of init's config is below LightGBM's"),
         Figure("ne_ratio", "x", tuple(against_trees), "NE over LightGBM's, a sample a log"),
         Figure("worst_against_lr", "x", (max(against_lr),), "NE over logistic regression's, on the worst log"),
         Figure(
             "calibrated", "%", (calibrated,), f"logs within .9 to 1.1, of those with {ENOUGH_POSITIVES} test positives"
         ),
+    )
+    if not seconds:
+        return figures
+    return (
+        *figures,
         Figure("slowest", "x", (max(seconds),), "seconds over one fit of LightGBM, up to 100,000 training rows"),
         Figure("seconds_ratio", "x", tuple(seconds), "the same, a sample a log"),
     )
 
 
-def _case(name: str, half: str, ours: list[Outcome], theirs: list[Outcome]) -> tuple[str, ...]:
+def _case(name: str, half: str, measured: Measured) -> tuple[str, ...]:
+    ours, theirs = measured.ours, measured.theirs
+
     def spread(values: list[float]) -> str:
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
         return f"{statistics.fmean(values):.4f} ± {deviation:.4f}"
@@ -203,8 +225,7 @@ def _case(name: str, half: str, ours: list[Outcome], theirs: list[Outcome]) -> t
         *both("ne"),
         *both("auc"),
         f"{_mean(ours, lambda outcome: _figure(outcome, 'calibration')):.2f}",
-        f"{statistics.median(outcome['seconds'] for outcome in ours):.0f}",
-        f"{statistics.median(outcome['single_fit_seconds'] for outcome in theirs):.1f}",
+        *(("-", "-") if measured.seconds is None else (f"{measured.seconds[0]:.0f}", f"{measured.seconds[1]:.1f}")),
     )
 
 
@@ -218,14 +239,15 @@ def _notes(trials: int, search: int) -> tuple[str, ...]:
         f"LightGBM: {trials} settings with seed {SEEDS[0]} (report's grid, then random ones), chosen by validation and "
         "refitted with the other seeds. Logistic regression as in report. Both get the columns that init's config "
         "prepared",
-        "our seconds: inferring, preparing, "
-        + ("searching, " if search else "")
-        + "training and evaluating; those of LightGBM: one fit of the chosen settings with early stopping, on the "
-        "prepared columns; both with all cores",
+        *(() if search else (_TIMES,)),
         "rules of init were chosen by the validation figures of the development half alone",
     )
 
 
+_TIMES = (
+    f"our seconds: inferring, preparing, training and evaluating, with seed {SEEDS[0]}; those of LightGBM: one fit of "
+    "the chosen settings with early stopping, on the prepared columns; both with all cores, one right after the other"
+)
 _SOURCES = (
     "bench/quality/out_of_the_box.py",
     "bench/quality/default_trial.py",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from bench.provenance import commit as commit_of
 from bench.resumable_cases import ResumableCases
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def never() -> None:
@@ -24,6 +28,12 @@ def test_an_interrupted_benchmark_resumes(tmp_path: Path) -> None:
     assert len(again) == 2
     assert again.get("first", never) == {"a": [1.5, 2.0]}
     assert again.get("third", lambda: 3) == 3
+    commit = commit_of(ROOT)
+    assert commit is not None
+    assert (
+        again.commits == f"cases were measured at commit {json.loads(path.read_text().splitlines()[0])['commit']} (2)"
+    )
+    assert commit[:12] in again.commits
     assert len(ResumableCases(path, "sources 1")) == 3
     assert len(ResumableCases(path, "sources 2")) == 0
     again.forget()
