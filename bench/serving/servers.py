@@ -17,6 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bench.contestant import ROOT
+from ziggurat.serving.artefact.manifest import Manifest
+from ziggurat.serving.model.compiled_code import CompiledCode
 
 START_S = 120.0
 _STOP_S = 40.0
@@ -135,6 +137,24 @@ def posts(
 
 
 def ziggurat_command(export: Path, port: int, *more: str) -> list[str]:
-    """Returns the command that serves an export."""
-    serve = ["serve", str(export), "--port", str(port), "--no-log", *more]
+    """Returns the command that serves an export, with compiled code if :func:`compile_dense` has made it."""
+    serve = ["serve", str(export), "--port", str(port), "--no-log", compile_option(export), *more]
     return [sys.executable, "-m", "ziggurat", *serve]
+
+
+def compile_dense(export: Path) -> str:
+    """Compiles the dense part of an export for this machine, as a server does beside serving; returns a note on it."""
+    verdict = _code(export).compile()
+    times = ", ".join(
+        f"{after:.0f} of {before:.0f} µs" for before, after in zip(verdict.graph_us, verdict.code_us, strict=True)
+    )
+    return f"dense part: {'compiled' if verdict.is_used else 'graph'}, {verdict.reason} ({times} for 1 and 100 rows)"
+
+
+def compile_option(export: Path) -> str:
+    """Returns the option of ``ziggurat serve``: a benchmark's server uses code that is there, and compiles none."""
+    return "--no-compile" if _code(export).verdict is None else "--compile"
+
+
+def _code(export: Path) -> CompiledCode:
+    return CompiledCode(export, Manifest.read(export), 1)

@@ -22,7 +22,7 @@ from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
 from bench.serving.open_loop import Load, Request, measure
 from bench.serving.peer_model import PeerModel, requests_of, write_peer_model
-from bench.serving.servers import cores, free_port, posts, serving, ziggurat_command
+from bench.serving.servers import compile_dense, cores, free_port, posts, serving, ziggurat_command
 
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 PEERS = {
@@ -65,6 +65,7 @@ def run(context: Context) -> Result:
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="serving-peers-") as scratch:
         rows, steps = (QUICK_ROWS, QUICK_STEPS) if context.quick else (ROWS, STEPS)
         model = write_peer_model(Path(scratch).resolve(), rows, steps)
+        compiled = "dense part by the graph" if context.quick else compile_dense(model.export)
         servers = [_ours(model), *_peers(model)]
         bodies = {"b1": model.predict_bodies(500), "b100": model.rank_bodies(50, CANDIDATES)}
         answers = {server.name: _sample(server, bodies["b1"][:20]) for server in servers}
@@ -93,6 +94,7 @@ def run(context: Context) -> Result:
     notes = (
         f"DeepFM on {rows:,} rows of the generated log; one core for each server, another for the client",
         f"open loop of {seconds:g} s for each rate; rounds in turns; ziggurat as `ziggurat serve` with its defaults",
+        f"of ziggurat: {compiled}",
     )
     return Result(tuple(figures), 0, len(rates["b1"]["ziggurat"]), notes, _versions())
 

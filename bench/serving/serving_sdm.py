@@ -29,7 +29,7 @@ from bench.contestant import ROOT
 from bench.serving.sdm.access import BAG, EXPONENT, ITEMS, USERS, Skew
 from bench.serving.sdm.big_export import DIM, make
 from bench.serving.sdm.load import Load
-from bench.serving.servers import cores, on_core
+from bench.serving.servers import compile_dense, compile_option, cores, on_core
 from bench.small_memory import limited, unavailable
 from bench.system.row_contestants import without_rocksdb
 from ziggurat.core.errors import EnvironmentMismatch
@@ -77,6 +77,7 @@ def run(context: Context) -> Result:
         folder = Path(scratch)
         context.say(f"writing tables of {sum(rows.values()):,} rows")
         export = make(folder, rows, skew)
+        compiled = "dense part by the graph" if context.quick else compile_dense(export)
         manifest = Manifest.read(export)
         size = sum(entry.layout(manifest.precision).bytes for entry in manifest.tables)
         servers = _servers(export, folder, size, shares, quick=context.quick)
@@ -111,13 +112,14 @@ def run(context: Context) -> Result:
         f"tables of {size / 1e9:.2f} GB: {rows[USERS]:,} users, {rows[ITEMS]:,} items, {DIM} numbers a row in int8; a "
         f"request has a user, {BAG} items that the user liked, and B candidates; look-ups follow {law}",
         f"memory of a server: {PROGRAM / 2**20:.0f} MiB and its share of the tables; the page cache counts",
+        compiled,
         "server and load on one core each; p50, p99 and p99.9 at half the rate of all tables in memory",
     )
     return Result(tuple(figures), 0, rounds, notes, {}, tuple(cases))
 
 
 def _servers(export: Path, folder: Path, size: int, shares: tuple[int, ...], *, quick: bool) -> list[Server]:
-    serve = [sys.executable, "-m", "ziggurat", "serve", str(export), "--port", "0", "--no-log"]
+    serve = [sys.executable, "-m", "ziggurat", "serve", str(export), "--port", "0", "--no-log", compile_option(export)]
     found: list[Server] = []
     for share in shares:
         budget = math.ceil(1.02 * size * share / 100) + 200_000 if share == 100 else size * share // 100

@@ -108,7 +108,9 @@ class Running:
 def running(
     folder: Path, *options: str, verify: Any = True, headers: dict[str, str] | None = None
 ) -> Generator[Running]:
-    """Runs ``ziggurat serve`` on a free port until the end of the block."""
+    """Runs ``ziggurat serve`` on a free port until the end of the block; it compiles nothing unless told to."""
+    if "--compile" not in options:
+        options = ("--no-compile", *options)
     process = Command("serve", str(folder), "--port", "0", *options, environment={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         said, log = "", ""

@@ -168,7 +168,7 @@ def test_only_admin_tokens_change_versions_and_none_of_a_page_in_a_browser(tmp_p
         assert server.client.post("/admin/pin", headers=ops, json={"version": 1}).status_code == 422
         assert server.client.post("/admin/follow", headers=ops).json()["mode"] == "following"
         # two servers must not write into one folder of versions
-        command = ["serve", str(tmp_path / "export"), "--port", "0", "--follow"]
+        command = ["serve", str(tmp_path / "export"), "--no-compile", "--port", "0", "--follow"]
         status, _, said = ziggurat(*command, str(tmp_path / "checkpoints"))
         assert status == 1
         assert "another server uses this folder of versions" in said

@@ -87,7 +87,7 @@ def main() -> None:
             rows[entry.name].fill(export / TABLES / entry.file)
     if sys.argv[4:] == ["fill"]:
         return
-    scorer = Scorer.open(export)
+    scorer = Scorer.open(export, compiled=1)  # it is used where the server beside it uses it
     scorer.lookup = PlainLookup(manifest, rows)
     doors, limits = Doors(), ServingLimits()
     torch.set_num_threads(1)

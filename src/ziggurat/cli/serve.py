@@ -99,6 +99,14 @@ def command(
     drive_capacity: Annotated[
         str | None, typer.Option(help="Capacity of the drive, as 960GB; default: of the file system of the versions.")
     ] = None,
+    compile_dense: Annotated[
+        bool,
+        typer.Option(
+            "--compile/--no-compile",
+            help="Compile the dense part for this machine, once, and use the code if it is faster; without, answers "
+            "equal those of `predict` to the bit.",
+        ),
+    ] = True,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -201,6 +209,7 @@ def command(
             versions=versions,
             drive_writes_per_day=drive_writes_per_day,
             drive_capacity=None if drive_capacity is None else bytes_of("--drive-capacity", drive_capacity),
+            compile=compile_dense,
             listening=typer.echo,
             planned=lambda plan: print_tables(plan, error_output=True),
         )

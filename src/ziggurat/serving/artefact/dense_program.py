@@ -14,13 +14,16 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from ziggurat.core.untrusted import Damage, parse_json
 from ziggurat.serving.artefact.lean_graph import without_checks
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 PROGRAM_FILE, TENSORS_FILE = "dense.json", "dense.safetensors"
 
@@ -74,7 +77,7 @@ def unknown_operators(data: bytes) -> list[str]:
     return sorted({name for name in _operators(json.loads(data)) if not _OPERATOR.fullmatch(name)})
 
 
-def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage: Damage) -> nn.Module:
+def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage: Damage) -> fx.GraphModule:
     """Returns the module of a graph that :func:`program_files` made.
 
     Args:
@@ -86,6 +89,17 @@ def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage:
     Raises:
         ZigguratError: of class ``damage.error``: it is no such graph, or names something that graphs do not consist of.
     """
+    program = read_program(data, tensors, where, damage)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return without_checks(program.module(check_guards=False))
+    except Exception as error:
+        raise damage.of(where, f"cannot be loaded: {type(error).__name__}: {_line(error)}") from error
+
+
+def read_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage: Damage) -> ExportedProgram:
+    """Returns the program that :func:`load_program` makes a module of; its arguments and errors are the same."""
     from torch._export.serde import schema
     from torch._export.serde.serialize import (
         ExportedProgramDeserializer,
@@ -104,8 +118,7 @@ def load_program(data: bytes, tensors: Mapping[str, Tensor], where: str, damage:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             stored = _bytes_to_dataclass(schema.ExportedProgram, data)
-            program = ExportedProgramDeserializer(None).deserialize(stored, states, constants, None)
-            return without_checks(program.module(check_guards=False))
+            return ExportedProgramDeserializer(None).deserialize(stored, states, constants, None)
     except Exception as error:
         raise damage.of(where, f"cannot be loaded: {type(error).__name__}: {_line(error)}") from error
 

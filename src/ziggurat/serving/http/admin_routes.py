@@ -13,6 +13,7 @@ from starlette.responses import Response
 from ziggurat.serving.http.call import Service, call_of, json_response
 from ziggurat.serving.http.doors import Doors
 from ziggurat.serving.http.schema_docs import plain_docs
+from ziggurat.serving.model.compiled_code import words
 from ziggurat.serving.tables.lookup import Lookup
 from ziggurat.serving.tables.stores import DiskTable
 
@@ -42,6 +43,7 @@ def admin_routes(service: Service, doors: Doors) -> APIRouter:
                 "loaded_at": model.loaded_at,
                 "age_s": round(time.time() - model.exported_at, 3),
                 "precision": manifest.precision,
+                "dense": words(model.scorer.code),
                 "tables": [
                     {
                         "name": table.name,

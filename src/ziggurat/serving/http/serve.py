@@ -41,6 +41,7 @@ def serve(
     versions: str | Path | None = None,
     drive_writes_per_day: float = 1.0,
     drive_capacity: int | None = None,
+    compile: bool = False,  # noqa: A002 - as the option is called
     listening: Callable[[str], None] = lambda url: None,
     planned: Callable[[ServingPlan], None] = lambda plan: None,
 ) -> None:
@@ -66,6 +67,8 @@ def serve(
         versions: the folder of versions; default: the export's name with ``.versions``.
         drive_writes_per_day: how often a day the capacity of the drive may be written.
         drive_capacity: bytes of the drive; default: those of the file system that holds the versions.
+        compile: whether the dense part is compiled for this machine while the server answers by its graph; the code
+            is used if it is faster, and its probabilities are within 1e-6 of the graph's.
         listening: called with the URL once all workers listen.
         planned: called with where tables are, before they are loaded.
 
@@ -103,7 +106,7 @@ def serve(
         folder = _versions_folder(Path(export), versions)
         budget = _budget(folder, drive_writes_per_day, drive_capacity)
         following = Following(str(follow), folder, poll_s, keep_versions, budget)
-    serving = Serving(Path(export), doors, limits, log, check_tables, threads, residence, following)
+    serving = Serving(Path(export), doors, limits, log, check_tables, threads, residence, following, compile)
     run_server(serving, port, workers, listening)
 
 

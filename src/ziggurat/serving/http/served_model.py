@@ -101,9 +101,11 @@ class ServedModel:
         self._divided = functools.lru_cache(_REMEMBERED)(divide)
 
     @classmethod
-    def open(cls, folder: Path, *, residence: Residence | None = None, check_tables: bool = False) -> ServedModel:
+    def open(
+        cls, folder: Path, *, residence: Residence | None = None, check_tables: bool = False, compiled: int = 0
+    ) -> ServedModel:
         """Opens an export; see :meth:`Scorer.open`."""
-        return cls(Scorer.open(folder, residence=residence, check_tables=check_tables))
+        return cls(Scorer.open(folder, residence=residence, check_tables=check_tables, compiled=compiled))
 
     @property
     def outputs(self) -> list[str]:

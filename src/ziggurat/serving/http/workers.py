@@ -6,6 +6,7 @@ ends its workers when it gets a signal; they end by themselves when it is gone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -31,6 +32,8 @@ from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import MULTIPROCESS
 from ziggurat.serving.http.served_model import ServedModel, export_digest
 from ziggurat.serving.http.server import WorkerServer, run_worker
+from ziggurat.serving.model.compiled_code import Verdict
+from ziggurat.serving.model.compiler_process import compiling
 from ziggurat.serving.server_process import start_process
 from ziggurat.serving.tables.residence import Residence
 from ziggurat.serving.versions.folder import VersionFolder
@@ -54,6 +57,7 @@ class Serving:
         threads: threads of the model in each worker.
         residence: the memory of the tables that all workers share; None: they map all tables.
         following: what is followed; None: the export alone is served.
+        compile: whether the dense part is compiled for this machine, beside serving.
     """
 
     folder: Path
@@ -64,10 +68,17 @@ class Serving:
     threads: int = 1
     residence: Residence | None = None
     following: Following | None = None
+    compile: bool = False
+
+    def tell(self, verdict: Verdict) -> None:
+        """Logs whether compiled code is used."""
+        if self.log:
+            AccessLog().event("compiled", **asdict(verdict))
 
     def open_model(self, check_tables: bool) -> ServedModel:
         """Opens the export."""
-        return ServedModel.open(self.folder, residence=self.residence, check_tables=check_tables)
+        threads = self.threads if self.compile else 0
+        return ServedModel.open(self.folder, residence=self.residence, check_tables=check_tables, compiled=threads)
 
 
 def run_server(
@@ -85,7 +96,10 @@ def run_server(
         ConfigError: the address cannot be listened on.
         DataError: the folder holds no export, or a damaged one.
     """
-    with listening_socket(serving.doors.host, port) as found:
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(listening_socket(serving.doors.host, port))
+        if serving.compile:
+            stack.enter_context(compiling(serving.folder, serving.threads, serving.tell))
         url = serving.doors.url(found.getsockname()[1])
         if workers == 1 and serving.following is None:
             log = AccessLog() if serving.log else AccessLog(None)

@@ -23,6 +23,7 @@ from ziggurat.objectives.task import column_slices
 from ziggurat.serving.artefact.damage import DAMAGED
 from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE, load_program
 from ziggurat.serving.artefact.manifest import TABLES, TRANSFORM, Manifest
+from ziggurat.serving.model.compiled_code import CompiledCode, Runner
 from ziggurat.serving.tables.inputs import Inputs
 from ziggurat.serving.tables.kernels import kernels
 from ziggurat.serving.tables.lookup import Lookup
@@ -62,13 +63,22 @@ class Scorer:
         transform: its transform.
         lookup: the look-ups in its tables.
         dense: the dense part.
+        code: its compiled code, which is used once it is there; None: it is computed by the graph, whose bits are
+            those of the run.
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, transform: Transform, lookup: Lookup | PlainLookup, dense: nn.Module
+        self,
+        folder: Path,
+        manifest: Manifest,
+        transform: Transform,
+        lookup: Lookup | PlainLookup,
+        dense: nn.Module,
+        code: CompiledCode | None = None,
     ) -> None:
         self.folder, self.manifest, self.transform, self._dense = folder, manifest, transform, dense
-        self.lookup = lookup
+        self.lookup, self.code = lookup, code
+        self._runner: Runner | None = None
         self._turn = threading.Lock()
 
     @property
@@ -77,13 +87,16 @@ class Scorer:
         return self._dense
 
     @classmethod
-    def open(cls, folder: Path, *, residence: Residence | None = None, check_tables: bool = False) -> Scorer:
+    def open(
+        cls, folder: Path, *, residence: Residence | None = None, check_tables: bool = False, compiled: int = 0
+    ) -> Scorer:
         """Opens an export.
 
         Args:
             folder: the export.
             residence: its tables in memory, and the caches of the others; default: all are mapped into memory.
             check_tables: whether to compare the tables with their checksums, which reads them once.
+            compiled: the threads for which compiled code is taken, once it is there; 0: none is.
 
         Raises:
             DataError: it is no export, of another version, or damaged.
@@ -93,7 +106,8 @@ class Scorer:
         manifest.check_files(folder, None if check_tables else small)
         transform = Transform.load(folder / TRANSFORM)
         lookup = open_lookup(folder, manifest) if residence is None else residence.lookup()
-        return cls(folder, manifest, transform, lookup, open_dense(folder, manifest))
+        code = CompiledCode(folder, manifest, compiled) if compiled else None
+        return cls(folder, manifest, transform, lookup, open_dense(folder, manifest), code)
 
     def score(self, block: RawBlock) -> Scored:
         """Returns the predictions for the rows of a block that can be encoded, and the other rows."""
@@ -125,14 +139,19 @@ class Scorer:
             for start in range(0, inputs.size, self.manifest.batch_size):
                 some = slice(start, min(start + self.manifest.batch_size, inputs.size))
                 of_rows, of_masks = ({name: each[some] for name, each in found.items()} for found in (rows, masks))
-                parts.append(self._dense(dense_BF[some], of_rows, of_masks).numpy())
+                parts.append(self._compute(dense_BF[some], of_rows, of_masks))
         return np.concatenate(parts)
 
     def columns(self, inputs: Inputs) -> Floats:
         """Returns the columns (B, C) of some inputs."""
         rows, masks = self.lookup(inputs)
         with self._turn, torch.no_grad():
-            return self._dense(aligned(inputs.dense), rows, masks).numpy()
+            return self._compute(aligned(inputs.dense), rows, masks)
+
+    def _compute(self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Floats:
+        if self._runner is None and self.code is not None:
+            self._runner = self.code.runner(self._dense)
+        return (self._runner or self._dense)(dense_BF, rows, masks).numpy()
 
 
 def open_lookup(folder: Path, manifest: Manifest) -> Lookup | PlainLookup:

@@ -38,6 +38,7 @@ class VersionOpener:
     def __init__(self, folder: VersionFolder, exported: Scorer) -> None:
         self._folder, self._root, self._manifest = folder, exported.folder, exported.manifest
         self._transform, self._lookup, self._dense = exported.transform, exported.lookup.over({}), exported.dense
+        self._code = exported.code
         self._tensors = dict(self._dense.named_parameters()) | dict(self._dense.named_buffers())
         self._opened: WeakValueDictionary[tuple[str, str, int], Table] = WeakValueDictionary()
         self._caches: dict[str, tuple[RowBytesCache, PooledCache | None]] = {}
@@ -63,7 +64,7 @@ class VersionOpener:
         tables = {entry.name: self._table(entry, record, pointer) for entry in self._manifest.tables}
         manifest = replace(self._manifest, source=replace(self._manifest.source, step=record.step))
         lookup = self._lookup.over(tables)  # pyright: ignore[reportArgumentType] - all are of one kind
-        return Scorer(self._root, manifest, self._transform, lookup, self._weights(record))
+        return Scorer(self._root, manifest, self._transform, lookup, self._weights(record), self._code)
 
     def _table(self, entry: TableEntry, record: VersionRecord, pointer: Pointer) -> Table | OverlaidRows:
         table, precision = record.tables[entry.name], self._manifest.precision

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from ziggurat.serving.drift.window import LEAST_SCORES, WINDOW_S, Drift
 from ziggurat.serving.http.call import Service
 from ziggurat.serving.http.served_model import ServedModel
+from ziggurat.serving.model.compiled_code import words
 from ziggurat.serving.tables.lookup import Lookup
 from ziggurat.serving.tables.stores import DiskTable
 
@@ -34,6 +35,7 @@ def status(service: Service) -> Json:
         "model": model.version.to_json(),
         "exported_at": model.exported_at,
         "loaded_at": model.loaded_at,
+        "dense": words(model.scorer.code),
         "worker": os.getpid(),
         "stopping": service.stopping,
         "endpoints": _endpoints(families),

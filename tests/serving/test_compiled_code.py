@@ -1,0 +1,148 @@
+"""Compiled code of the dense part: the graph's outputs but for the last bits, with any weights, or a reason."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.serving.http_kit import exported, running
+from ziggurat.data.readers.rows_in_memory import to_arrow
+from ziggurat.data.readers.table_reader import read_table
+from ziggurat.serving.artefact.manifest import Manifest
+from ziggurat.serving.http.served_model import ServedModel
+from ziggurat.serving.model.compiled_code import CompiledCode, words
+from ziggurat.serving.model.scorer import Scorer
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
+@pytest.fixture(scope="module")
+def code(cache: Path) -> CompiledCode:
+    """Compiles the dense part once; the verdict is taken for faster code, as this machine may be busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        patch.setattr("ziggurat.serving.model.compiled_code._WORTH", 1e9)
+        folder = exported().folder
+        found = CompiledCode(folder, Manifest.read(folder), 1)
+        verdict = found.compile()
+        assert verdict.is_used, verdict.reason
+        assert verdict.difference <= 4e-6
+        assert len(verdict.graph_us) == len(verdict.code_us) == 2
+        return found
+
+
+def logits(scorer: Scorer, rows: list[dict[str, object]]) -> np.ndarray:
+    model = ServedModel(scorer)
+    block = read_table(to_arrow(rows, model.raw_schema), model.raw_schema)
+    return scorer.score(block).predictions_BT
+
+
+def test_predictions_are_those_of_the_graph(code: CompiledCode) -> None:
+    rows = exported().rows
+    by_graph, by_code = (Scorer.open(exported().folder, compiled=threads) for threads in (0, 1))
+    expected, found = logits(by_graph, rows), logits(by_code, rows)
+    assert by_code._runner is not None
+    assert by_graph._runner is None
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert words(by_code.code).startswith("by code compiled here: it takes ")
+    assert words(by_graph.code) == "by the graph"
+
+
+def test_another_version_has_its_own_weights(code: CompiledCode) -> None:
+    rows = exported().rows
+    scorer = Scorer.open(exported().folder, compiled=1)
+    before = logits(scorer, rows)
+    other: nn.Module = copy.deepcopy(scorer.dense)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.5)
+    manifest = scorer.manifest
+    by_graph = Scorer(scorer.folder, manifest, scorer.transform, scorer.lookup, other)
+    by_code = Scorer(scorer.folder, manifest, scorer.transform, scorer.lookup, other, scorer.code)
+    np.testing.assert_allclose(logits(by_code, rows), logits(by_graph, rows), rtol=0, atol=1e-6)
+    assert np.abs(logits(by_code, rows) - before).max() > 1e-3
+    assert np.array_equal(logits(scorer, rows), before)
+
+
+def test_a_server_takes_code_that_is_there(code: CompiledCode) -> None:
+    served = exported()
+    with running(served.folder, "--compile") as server:
+        answer = server.client.post("/v1/predict", json={"rows": served.rows[:5]}).json()
+        assert server.client.get("/admin/status").json()["dense"].startswith("by code compiled here")
+    with running(served.folder) as server:
+        exact = server.client.post("/v1/predict", json={"rows": served.rows[:5]}).json()
+        assert server.client.get("/admin/status").json()["dense"] == "by the graph"
+    click, expected = (np.array(each["predictions"]["click"]) for each in (answer, exact))
+    np.testing.assert_allclose(click, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("damage", ["library", "library gone", "verdict", "verdict of another kind"])
+def test_damaged_code_is_not_used(
+    code: CompiledCode, damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "ziggurat" / "compiled"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = CompiledCode(code.export, Manifest.read(code.export), 1)
+    found.library.write_bytes(code.library.read_bytes())
+    found.verdict_file.write_bytes(code.verdict_file.read_bytes())
+    assert found.verdict == code.verdict
+    match damage:
+        case "library":
+            data = bytearray(found.library.read_bytes())
+            data[len(data) // 2] ^= 1
+            found.library.write_bytes(data)
+        case "library gone":
+            found.library.unlink()
+        case "verdict":
+            found.verdict_file.write_text("{")
+        case _:
+            found.verdict_file.write_text(json.dumps({"is_used": True}))
+    again = CompiledCode(code.export, Manifest.read(code.export), 1)
+    assert again.verdict is None
+    assert again.runner(nn.Linear(1, 1)) is None
+    assert words(again) == "by the graph, until it is compiled"
+
+
+def test_without_a_compiler_the_graph_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.config as inductor
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(inductor.cpp, "cxx", ("/no/such/compiler",))
+    folder = exported().folder
+    found = CompiledCode(folder, Manifest.read(folder), 1)
+    verdict = found.compile()
+    assert not verdict.is_used
+    assert not verdict.is_settled
+    assert re.match(r"it cannot be compiled: \w+: ", verdict.reason)
+    assert found.runner(nn.Linear(1, 1)) is None
+    assert words(found).startswith("by the graph; compiled code is not used: it cannot be compiled: ")
+    assert not found.library.exists()
+
+
+def test_a_server_answers_by_the_graph_while_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    served = exported()
+    with running(served.folder, "--compile") as server:
+        assert server.client.post("/v1/predict", json={"rows": served.rows[:1]}).status_code == 200
+        assert server.client.get("/admin/status").json()["dense"] == "by the graph, until it is compiled"
+        started = time.monotonic()
+        assert server.stop() == 0
+    assert not list(tmp_path.rglob("*.so"))
+    assert time.monotonic() - started < 60
