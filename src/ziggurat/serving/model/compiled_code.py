@@ -10,6 +10,7 @@ Compiling takes 10 to 40 seconds of one core, so a server answers by the graph m
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import statistics
@@ -47,6 +48,7 @@ _LARGEST = 4e-6
 _OPTIONS: Mapping[str, Any] = {
     "aot_inductor.package_constants_in_so": False,
     "emulate_precision_casts": True,
+    "always_keep_tensor_constants": True,  # small weights would become part of the code
 }
 _STALE = Damage(DataError, "it is compiled again")
 
@@ -156,7 +158,10 @@ class CompiledCode:
         graph = load_program(*self._files(), DAMAGED)
         code = _runner(folder / "code.so", graph)
         with torch.no_grad():
-            difference = max(_difference(graph, code, example_inputs(program, size, size)) for size in _COMPARED)
+            other = _with_other_weights(graph)
+            pairs = ((graph, code), (other, _runner(folder / "code.so", other)))
+            inputs = [example_inputs(program, size, size) for size in _COMPARED]
+            difference = max(_difference(*pair, each) for pair in pairs for each in inputs)
             inputs = [example_inputs(program, size) for size in SIZES]
             times = [_times((graph, code), each) for each in inputs]
         graph_us, code_us = (tuple(each[place] * 1e6 for each in times) for place in (0, 1))
@@ -233,6 +238,16 @@ def _runner(library: Path, module: nn.Module) -> Runner:
         return pytree.tree_unflatten(loaded.run(flat), out_spec)
 
     return run
+
+
+def _with_other_weights(module: nn.Module) -> nn.Module:
+    """Returns a copy with other weights, which shows whether compiled code takes all of them from what it is given."""
+    found = copy.deepcopy(module)
+    draw = torch.Generator().manual_seed(1)
+    for tensor in (*found.parameters(), *found.buffers()):
+        if tensor.is_floating_point():
+            tensor.mul_(1 + 0.1 * torch.rand(tensor.shape, generator=draw).to(tensor.dtype))
+    return found
 
 
 def _difference(graph: nn.Module, code: Runner, inputs: tuple[Any, ...]) -> float:
