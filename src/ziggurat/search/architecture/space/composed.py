@@ -27,7 +27,7 @@ from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.dhen import DHEN
 from ziggurat.models.model import ModelDims
-from ziggurat.search.architecture.space.cost import PartCost, expected
+from ziggurat.search.architecture.space.cost import PartCost
 from ziggurat.search.architecture.space.decision import Decision, Masks, Probabilities
 from ziggurat.search.architecture.space.search_space import SearchSpace, SpaceSettings, SuperModule
 from ziggurat.search.architecture.space.super_layer import (
@@ -140,11 +140,7 @@ class ComposedSpace(SearchSpace):
             total = total + layer_cost(candidates, fields, dims.dim, probabilities[f"layer.{number}"], cost)
         width = config.top.out_width("top", self.flat, probabilities)
         total = total + config.top.expected_cost("top", self.flat, probabilities, cost)
-        plain = MLP.Config(hidden=())
-        towers = expected(
-            width, lambda n: cost.of(f"towers {n} {dims.tasks}", lambda: Towers(n, plain, dims.tasks))
-        )
-        return total + towers
+        return total + dims.tasks * output_cost(width, 1, cost)
 
     def model(self, values: dict[str, Any]) -> DHEN.Config:
         config = self.config

@@ -22,12 +22,13 @@ Width = Mapping[int, Tensor]
 class PartCost(Protocol):
     """Costs of parts, in one unit for each row."""
 
-    def of(self, key: str, build: Callable[[], Block]) -> float:
+    def of(self, key: str, build: Callable[[], Block], shape: tuple[int, ...]) -> float:
         """Returns the cost of a part.
 
         Args:
             key: what distinguishes the part from others: parts with equal keys cost the same.
             build: builds it, with weights on torch's default device.
+            shape: the shape of its input, without rows.
         """
         ...
 
@@ -38,7 +39,7 @@ class FlopsCost:
     def __init__(self) -> None:
         self._known: dict[str, float] = {}
 
-    def of(self, key: str, build: Callable[[], Block]) -> float:
+    def of(self, key: str, build: Callable[[], Block], shape: tuple[int, ...]) -> float:
         """Returns the FLOPs of the block, which is built without memory for its weights.
 
         Raises:
@@ -54,15 +55,15 @@ class Recorder:
     """A :class:`PartCost` of nothing that records which parts were asked for.
 
     Attributes:
-        parts: key -> what builds the part.
+        parts: key -> what builds the part, and the shape of its input, without rows.
     """
 
     def __init__(self) -> None:
-        self.parts: dict[str, Callable[[], Block]] = {}
+        self.parts: dict[str, tuple[Callable[[], Block], tuple[int, ...]]] = {}
 
-    def of(self, key: str, build: Callable[[], Block]) -> float:
+    def of(self, key: str, build: Callable[[], Block], shape: tuple[int, ...]) -> float:
         """Returns 0."""
-        self.parts.setdefault(key, build)
+        self.parts.setdefault(key, (build, shape))
         return 0.0
 
 

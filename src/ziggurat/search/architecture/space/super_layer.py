@@ -74,7 +74,11 @@ class SuperLayer(nn.Module):
 def layer_cost(candidates: Candidates, features: int, dim: int, shares: Tensor, cost: PartCost) -> Tensor:
     """Returns the expected cost of a layer; leaving it out costs nothing."""
     costs = [
-        cost.of(f"layer {features} {dim} {config.model_dump_json()}", partial(Ensemble, config, features, dim))
+        cost.of(
+            f"layer {features} {dim} {config.model_dump_json()}",
+            partial(Ensemble, config, features, dim),
+            (features, dim),
+        )
         for config in candidates.values()
     ]
     return (shares[: len(costs)] * shares.new_tensor(costs)).sum()

@@ -120,7 +120,7 @@ class MLPChoices(Config):
 
     def _cost(self, inputs: int, width: int, skip: bool, cost: PartCost) -> float:
         key = f"hidden {inputs} {width} {self.activation} {self.norm} {self.dropout}{' skip' if skip else ''}"
-        return cost.of(key, lambda: MLP(inputs, self.layer(width, skip=skip)))
+        return cost.of(key, lambda: MLP(inputs, self.layer(width, skip=skip)), (inputs,))
 
     def _after(self, prefix: str, layer: int, width: Width, probabilities: Probabilities) -> Width:
         shares = probabilities[f"{prefix}.{layer}.width"]
@@ -130,7 +130,8 @@ class MLPChoices(Config):
 
 def output_cost(width: Width, outputs: int, cost: PartCost) -> Tensor:
     """Returns the expected cost of a linear layer from a width to ``outputs`` numbers."""
-    return expected(width, lambda n: cost.of(f"linear {n} {outputs}", lambda: MLP(n, MLP.Config(hidden=()), outputs)))
+    plain = MLP.Config(hidden=())
+    return expected(width, lambda n: cost.of(f"linear {n} {outputs}", lambda: MLP(n, plain, outputs), (n,)))
 
 
 class SuperMLP(nn.Module):

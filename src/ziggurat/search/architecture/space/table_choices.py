@@ -146,7 +146,7 @@ class TableSpace:
         costs = [
             0.0
             if dim == self.width
-            else cost.of(f"projection {dim} {self.width}", lambda d=dim: Linear(d, self.width, bias=False))
+            else cost.of(f"projection {dim} {self.width}", lambda d=dim: Linear(d, self.width, bias=False), (dim,))
             for dim in self.dims
         ]
         for table in self.tables:

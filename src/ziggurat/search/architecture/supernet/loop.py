@@ -23,6 +23,7 @@ from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
 from ziggurat.search.architecture.config import SuperNetConfig
+from ziggurat.search.architecture.space.decision import Masks
 from ziggurat.search.architecture.space.whole_space import CostName, WholeSpace
 from ziggurat.search.architecture.supernet.architecture_step import ArchitectureStepper
 from ziggurat.search.architecture.supernet.relaxation import WEIGHTS, Logits, detached, temperature
@@ -135,11 +136,25 @@ class SuperNetTrainer:
             self._saving.finish()
         self.progress.finish()
 
-    def weights_step(self, batch: Batch, cursor: Cursor, stopping: bool = False) -> bool:
-        """Performs a step of the weights; returns whether any rank requests to stop."""
-        temperature_now = self._temperature()
-        masks = self.logits.masks(temperature_now, WEIGHTS, self.at.step)
-        self.recommender.net.masks = detached(masks)
+    def save(self) -> None:
+        """Saves the present state."""
+        with self._saving.open():
+            self._saving.save(self.at)
+            self._saving.finish()
+
+    def weights_step(
+        self, batch: Batch, cursor: Cursor, stopping: bool = False, masks: Masks | None = None
+    ) -> bool:
+        """Performs a step of the weights; returns whether any rank requests to stop.
+
+        Args:
+            batch: this rank's rows.
+            cursor: the cursor after them.
+            stopping: whether this rank requests to stop.
+            masks: the masks; default: drawn from θ.
+        """
+        drawn = self.logits.masks(self._temperature(), WEIGHTS, self.at.step) if masks is None else masks
+        self.recommender.net.masks = detached(drawn)
         rows = batch.row_weights
         weight = float(batch.size) if rows is None else float(rows.sum())
         done = self._step(StepWork(batch.to(self.device), cursor, weight), None, stopping)
