@@ -1,7 +1,7 @@
 """The features, tables and batches of a super-net: each table also stands there with fewer rows, by hashed ids.
 
 A feature ``user_id`` whose table may keep a tenth of its rows is looked up twice: as ``user_id`` and as
-``user_id@0.1``, whose ids are the hash encoder's of the first ones. The model that is found hashes the raw values, so
+``user_id@0_1``, whose ids are the hash encoder's of the first ones. The model that is found hashes the raw values, so
 other ids share rows, and equally many.
 """
 
@@ -23,8 +23,8 @@ from ziggurat.training.experiment import Experiment
 
 
 def hashed_name(name: str, share: float) -> str:
-    """Returns the name of a feature or a table that keeps a share of its rows."""
-    return name if share == 1.0 else f"{name}@{share:g}"
+    """Returns the name of a feature or a table that keeps a share of its rows; torch's modules bear no dots in names."""
+    return name if share == 1.0 else f"{name}@" + f"{share:g}".replace(".", "_")
 
 
 def extended_schema(schema: Schema, tables: list[SearchedTable]) -> Schema:
