@@ -77,8 +77,8 @@ class Evolution:
 class ParzenEstimator:
     """The hyperparameter search's study over the decisions: a tree-structured Parzen estimator.
 
-    What it proposes beyond the limits is told to it as failed, and not trained. The study is made anew from the trials,
-    which are the only state.
+    What it proposes beyond the limits is told to it as failed, and not trained. It can be made anew from the trials, as
+    after a search was stopped.
 
     Raises:
         EnvironmentMismatch: Optuna is not installed.
@@ -98,27 +98,37 @@ class ParzenEstimator:
             self._path, dict(dimensions), {name: words[first[name]] for name, words in self._words.items()},
             higher_is_better=higher_is_better, first_share=1000, seed=seed,
         )  # fmt: skip
+        self._study: Study | None = None
+        self._told = 0
+        self._asked: tuple[int, dict[str, int]] | None = None
 
     def propose(self, trials: Sequence[ArchitectureTrial]) -> dict[str, int]:
-        self._path.unlink(missing_ok=True)
-        study = self._make()
-        told = iter(trials)
+        if self._study is None or len(trials) != self._told + 1:
+            self._path.unlink(missing_ok=True)
+            self._study, self._told, self._asked = self._make(), 0, None
+        architecture: dict[str, int] = {}
         for _ in range(len(trials) + _DRAWS):
-            number = study.ask()
-            settings = study.settings(number)
-            choices = {name: words.index(settings[name]) for name, words in self._words.items()}
-            architecture = {each.name: choices.get(each.name, 0) for each in self._space.decisions}
+            number, architecture = self._ask() if self._asked is None else self._asked
+            self._asked = None
             if not keeps(self._space, architecture, self._limits):
-                study.end(number, "failed")
-                continue
-            trial = next(told, None)
-            if trial is None:
+                self._study.end(number, "failed")
+            elif self._told == len(trials):
+                self._asked = number, architecture
                 return architecture
-            if trial.value is None:
-                study.end(number, "failed")
             else:
-                study.end(number, "complete", trial.value)
-        return repaired(self._space, self._limits, architecture, equal_liking(self._space))  # pyright: ignore
+                value, self._told = trials[self._told].value, self._told + 1
+                if value is None:
+                    self._study.end(number, "failed")
+                else:
+                    self._study.end(number, "complete", value)
+        return repaired(self._space, self._limits, architecture, equal_liking(self._space))
+
+    def _ask(self) -> tuple[int, dict[str, int]]:
+        assert self._study is not None
+        number = self._study.ask()
+        settings = self._study.settings(number)
+        choices = {name: words.index(settings[name]) for name, words in self._words.items()}
+        return number, {each.name: choices.get(each.name, 0) for each in self._space.decisions}
 
 
 def strategy_of(

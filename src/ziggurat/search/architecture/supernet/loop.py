@@ -158,7 +158,7 @@ class SuperNetTrainer:
         rows = batch.row_weights
         weight = float(batch.size) if rows is None else float(rows.sum())
         done = self._step(StepWork(batch.to(self.device), cursor, weight), None, stopping)
-        self._add("weights", float(done.loss), float(done.weight))
+        self._add("weights", float(done.loss.detach()), float(done.weight))
         self.at.step, self.at.epoch, self.at.rows = self.at.step + 1, cursor.epoch, cursor.rows
         return done.stopping
 
