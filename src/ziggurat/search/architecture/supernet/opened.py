@@ -9,11 +9,15 @@ from pathlib import Path
 import torch
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.core.plan import Plan
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.features.saved_transform import SavedTransform
+from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.config import DDP
+from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.world import World
+from ziggurat.planning.planner import plan_problem
 from ziggurat.search.architecture.space.whole_space import WholeSpace
 from ziggurat.search.architecture.supernet.hashed_features import (
     HashedFeatures,
@@ -22,7 +26,9 @@ from ziggurat.search.architecture.supernet.hashed_features import (
 )
 from ziggurat.search.architecture.supernet.super_net import SuperNetSettings, SuperRecommender
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.placement.plan_resolution import device_kind, resolve_plan
+from ziggurat.training.placement.plan_resolution import device_kind
+from ziggurat.training.placement.problem import planning_input
+from ziggurat.training.placement.topology import resolve_topology
 from ziggurat.training.recommender import assemble
 
 
@@ -69,9 +75,7 @@ def opened_super_net(space: WholeSpace, dataset: Dataset, folder: Path, device: 
     experiment = experiment.model_copy(
         update={"model": SuperNetSettings.of(space, layout), "training": training}
     )
-    plan = resolve_plan(
-        experiment, layout, World.current(), device_kind(device), dataset.folder, folder, keep=False
-    )
+    plan = on_first_rank(lambda: _plan(experiment, layout, dataset, folder, device))
     labels = {}
     if experiment.starts_at_labels:
         labels = SavedTransform.open(dataset.folder / ENCODERS, dataset.checksum(ENCODERS)).labels
@@ -82,3 +86,15 @@ def opened_super_net(space: WholeSpace, dataset: Dataset, folder: Path, device: 
         yield SuperRecommender(found.lookup, found.part, called, hashed)  # pyright: ignore[reportArgumentType]
     finally:
         found.lookup.close()
+
+
+def _plan(experiment: Experiment, layout: Layout, dataset: Dataset, folder: Path, device: torch.device) -> Plan:
+    """Returns a plan for the tables of all sizes; it is not stored, as plans of equal problems are equal."""
+    world = World.current()
+    if world.size == 1:
+        return Plan.single_device(table.name for table in layout.tables)
+    topology = resolve_topology(
+        experiment.planning.topology, device_kind(device), hosts=world.hosts, devices=world.local_size
+    )
+    planning = planning_input(experiment, topology, layout.tables, dataset.folder, folder, measure_plans=False)
+    return plan_problem(planning.problem, planning.planner(None)).plan
