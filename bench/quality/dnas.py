@@ -1,9 +1,9 @@
 """Whether a super-net finds better models than a hand-made config, random search, TPE and evolution at equal compute.
 
-For each log and each seed of a search: the super-net and its three trainings from scratch; then each other method over the
-same space and limits, which begins no trial after as many seconds of training as the super-net's search took. The best of
-each by validation, and the config as it was, are trained with seeds that no search has seen; their NE on the test split is
-compared in pairs of equal seeds. The limits are FLOPs and table bytes of the config as it was.
+For each log and each seed of a search: the super-net and its three trainings from scratch; then each other method over
+the same space and limits, which begins no trial after as many seconds of training as the super-net's search took. The
+best of each by validation, and the config as it was, are trained with seeds that no search has seen; their NE on the
+test split is compared in pairs of equal seeds. The limits are FLOPs and table bytes of the config as it was.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def run(context: Context) -> Result:
         for log in LOGS if not context.quick else LOGS[-1:]:
             experiment = planted(Path(scratch) / "log", 3000) if context.quick else log.experiment(context)
             experiment = _fixed(experiment, context.quick)
-            found[log.name] = [
-                _case(context, log, experiment, seed, training_seeds, Path(scratch)) for seed in seeds
-            ]
+            found[log.name] = [_case(context, log, experiment, seed, training_seeds, Path(scratch)) for seed in seeds]
     for name, outcomes in found.items():
         for outcome in outcomes:
             means = {key: statistics.fmean(values) for key, values in outcome["ne"].items()}
@@ -76,9 +74,17 @@ def run(context: Context) -> Result:
             low, high = interval(gains)
             won[other].append(low > 0)
             figures.append(
-                Figure(f"{name}.vs_{other}", "NE", gains, f"NE of {other} less ours; 95 % {low:+.5f} to {high:+.5f}", "mean")
+                Figure(
+                    f"{name}.vs_{other}",
+                    "NE",
+                    gains,
+                    f"NE of {other} less ours; 95 % {low:+.5f} to {high:+.5f}",
+                    "mean",
+                )
             )
-        figures.append(Figure(f"{name}.search", "trainings", tuple(each["trainings"] for each in outcomes), "the whole search"))
+        figures.append(
+            Figure(f"{name}.search", "trainings", tuple(each["trainings"] for each in outcomes), "the whole search")
+        )
         shares = tuple(each["flops"] / each["own_flops"] for each in outcomes)
         figures.append(Figure(f"{name}.flops", "x", shares, "of the hand-made config's"))
     figures += [
@@ -137,7 +143,9 @@ def _case(
         first = first or searched.found
         trials[method] = len(searched.found.trials) - 1
         configs[method] = load_experiment(searched.folder / BEST_FILE)
-        context.say(f"{log.name}, seed {seed}: {method} trained {trials[method]} in {searched.found.search_seconds:.0f} s")
+        context.say(
+            f"{log.name}, seed {seed}: {method} trained {trials[method]} in {searched.found.search_seconds:.0f} s"
+        )
     assert first is not None
     assert first.best is not None
     ne = {name: [_test_ne(each, kept, name, number) for number in training_seeds] for name, each in configs.items()}
@@ -196,8 +204,8 @@ def _planted_figures(outcomes: Sequence[Mapping[str, Any]]) -> list[Figure]:
 
 DNAS = Benchmark(
     name="dnas",
-    claim="The super-net finds models of lower NE than the hand-made config at no more FLOPs, and than random search and "
-    "TPE at equal compute",
+    claim="The super-net finds models of lower NE than the hand-made config at no more FLOPs, and than random search "
+    "and TPE at equal compute",
     targets={
         "logs_better_than_default": Target(3),
         "logs_better_than_random": Target(3),

@@ -36,7 +36,9 @@ class SearchedLog:
     experiment: Callable[[Context], Experiment]
 
 
-def _example(name: str, folder: Callable[[Context], Path], changes: Mapping[str, Any]) -> Callable[[Context], Experiment]:
+def _example(
+    name: str, folder: Callable[[Context], Path], changes: Mapping[str, Any]
+) -> Callable[[Context], Experiment]:
     def make(context: Context) -> Experiment:
         values = YAML(typ="safe").load((ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8"))
         set_by_path(values, "data.folder", str(folder(context)))
@@ -65,8 +67,8 @@ def _fetched(name: str) -> Callable[[Context], Path]:
 def planted(folder: Path, rows: int) -> Experiment:
     """Writes a log whose label depends on products of two columns, beside columns of noise; returns a config for it.
 
-    The logit is 1.5 · (s_a s_b + s_c s_d) with signs s of ids that have a mean of zero over the ids of each column, so that
-    no column tells anything by itself. Three columns of 2,000 ids tell nothing at all.
+    The logit is 1.5 · (s_a s_b + s_c s_d) with signs s of ids that have a mean of zero over the ids of each column, so
+    that no column tells anything by itself. Three columns of 2,000 ids tell nothing at all.
     """
     draw = np.random.default_rng(7)
     columns = {name: draw.integers(0, _IDS, rows) for name in SIGNAL}

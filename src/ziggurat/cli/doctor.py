@@ -36,7 +36,7 @@ def command(
         typer.Option(
             "--architecture",
             metavar="CONFIG",
-            help="Measure the parts that `search architecture` may choose for this experiment, for limits.milliseconds.",
+            help="Measure the parts that `search architecture` may choose for this config, for limits.milliseconds.",
         ),
     ] = None,
     space: Annotated[

@@ -112,7 +112,9 @@ def test_a_config_that_cannot_be_searched_is_refused(make_experiment: MakeExperi
     with pytest.raises(ConfigError, match="--method random: trains until it is told to stop"):
         search_architecture(make_experiment(), method="random")
     with pytest.raises(ConfigError, match=r"limits\.flops: received 10, and the cheapest architectures cost"):
-        search_architecture(make_experiment(training__epochs=1), config=small_config(limits={"flops": 10}), method="random", trials=1)
+        search_architecture(
+            make_experiment(training__epochs=1), config=small_config(limits={"flops": 10}), method="random", trials=1
+        )
 
 
 def test_hashed_tables_and_narrow_vectors_are_an_ordinary_config(make_experiment: MakeExperiment) -> None:

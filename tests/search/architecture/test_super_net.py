@@ -45,7 +45,9 @@ def test_each_optimizer_has_its_own_parameters(open_trainer: OpenTrainer) -> Non
         trainer.architecture_step(next(held))
         after = all_weights(trainer)
     is_theta = [name.startswith("θ/") for name in before]
-    assert [torch.equal(before[name], between[name]) for name in before if name.startswith("θ/")] == [True] * sum(is_theta)
+    assert [torch.equal(before[name], between[name]) for name in before if name.startswith("θ/")] == [True] * sum(
+        is_theta
+    )
     assert [torch.equal(between[name], after[name]) for name in before if not name.startswith("θ/")] == [True] * (
         len(is_theta) - sum(is_theta)
     )

@@ -26,9 +26,7 @@ def command(
     overrides: Overrides = None,
     data: DataFolder = None,
     prepared: PreparedOutput = None,
-    run: Annotated[
-        Path | None, typer.Option(help="Folder of the search; default: searches/NAME-architecture.")
-    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of the search; default: searches/NAME-architecture.")] = None,
     space: Annotated[
         Path | None, typer.Option(help="YAML file with the space and its limits; default: docs/search.md.")
     ] = None,

@@ -17,7 +17,7 @@ from ziggurat.search.architecture.space.whole_space import CostName
 
 
 class Limits(Config):
-    """What a found architecture may cost at most. Default: FLOPs and bytes of the config that the search begins with."""
+    """What a found architecture may cost at most. Default: FLOPs and bytes of the config as it is."""
 
     flops: Annotated[float, Field(gt=0)] | None = None
     """FLOPs of one row, forward."""

@@ -92,6 +92,8 @@ def cost_and_value(found: FoundArchitectures, cost: str) -> Html:
         title = el("title", f"{what}: {short(y)} at {count(round(x))}")
         is_best = found.best is not None and each.number == found.best.number
         cls = "dot second" if each.number == 0 else "dot first"
-        dots.append(el("g", title, el("circle", cls=cls, cx=f"{axes.x(x):.1f}", cy=f"{axes.y(y):.1f}", r=5 if is_best else 3)))
+        dots.append(
+            el("g", title, el("circle", cls=cls, cx=f"{axes.x(x):.1f}", cy=f"{axes.y(y):.1f}", r=5 if is_best else 3))
+        )
     line = axes.line([each.costs[cost] for each in front], [each.value or 0.0 for each in front], "quiet")
     return axes.draw(f"{found.monitor} over {cost} of {len(trials)} trained architectures", line, *dots)

@@ -1,4 +1,4 @@
-"""Predicts the memory and the time of a search of architectures, by a few real steps of its super-net and of a training."""
+"""Predicts the memory and the time of a search of architectures, by a few real steps."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def predict_search(
 ) -> PredictedSearch:
     """Prepares the data if needed, makes a few steps of the super-net, and predicts the search from their medians.
 
-    A training from scratch is taken to be as fast for a step as the super-net under the masks of one architecture within
-    the limits. On several ranks, call it on one.
+    A training from scratch is taken to be as fast for a step as the super-net under the masks of one architecture
+    within the limits. On several ranks, call it on one.
 
     Raises:
         ConfigError, DataError: as the search.

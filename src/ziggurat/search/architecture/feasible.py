@@ -76,7 +76,8 @@ def repaired(
         change = _best_change(space, found, worst, costs[worst] - limits[worst], liking)
         if change is None:
             raise ConfigError(
-                f"limits.{worst}: received {limits[worst]:,.6g}, and the cheapest architectures cost {costs[worst]:,.6g}",
+                f"limits.{worst}: received {limits[worst]:,.6g}, and the cheapest architectures cost "
+                f"{costs[worst]:,.6g}",
                 "raise the limit, or add cheaper choices to the space (fewer layers, narrower widths and vectors)",
             )
         found[change[0]] = change[1]

@@ -40,14 +40,22 @@ def _header(found: FoundArchitectures) -> Html:
     terms = [
         ("best on validation", written(None if best is None else best.value), f"{found.method}, trained from scratch"),
         ("the config as it was", written(own.value), "trial 0"),
-        ("architectures trained", count(sum(each.state == "complete" and each.number > 0 for each in found.trials)), ""),
+        (
+            "architectures trained",
+            count(sum(each.state == "complete" and each.number > 0 for each in found.trials)),
+            "",
+        ),
         ("time of the search", duration(found.search_seconds), _trainings(found)),
     ]
     headline = [el("div", el("dt", name), el("dd", value, el("small", note))) for name, value, note in terms]
     return el(
         "header",
         el("h1", f"{found.name}: search of architectures"),
-        el("p", f"{found.monitor} on validation decides; {way} is better. Weights of the super-net are in no figure.", cls="soft"),
+        el(
+            "p",
+            f"{found.monitor} on validation decides; {way} is better. Weights of the super-net are in no figure.",
+            cls="soft",
+        ),
         el("dl", *headline, cls="headline"),
     )
 
@@ -124,7 +132,13 @@ def _over_time(found: FoundArchitectures) -> list[Html]:
          *(written(point.costs.get(name)) for name in last.costs)]
         for point in found.history[:: max(1, len(found.history) // 20)]
     ]  # fmt: skip
-    heads = ["Step", "Temperature", "Loss of weights", "Loss of the architecture", *(f"Expected {n}" for n in last.costs)]
+    heads = [
+        "Step",
+        "Temperature",
+        "Loss of weights",
+        "Loss of the architecture",
+        *(f"Expected {n}" for n in last.costs),
+    ]
     return [section("time", "Probabilities over time", *drawn, table(heads, rows))]
 
 

@@ -64,7 +64,7 @@ def read_trials(folder: Path) -> list[ArchitectureTrial]:
 
 
 def best_of(trials: Sequence[ArchitectureTrial], *, higher_is_better: bool) -> ArchitectureTrial | None:
-    """Returns the complete trial with the best value on validation, without the config as it is; the first of equals."""
+    """Returns the complete trial with the best value on validation, without the config as it is."""
     complete = [each for each in trials if each.value is not None and each.number]
     sign = -1 if higher_is_better else 1
     return min(complete, key=lambda each: (sign * (each.value or 0.0), each.number), default=None)

@@ -1,8 +1,8 @@
 """Searches architectures: by a super-net, or by training one after the other; the best are trained from scratch.
 
-Validation alone decides. The figures on the test split are computed once, for the best and for the config as it is, after
-the last trial has ended. Every finished trial is in ``SEARCH/trials.json``, and checkpoints hold what runs, so that the same
-command resumes a search however it ended.
+Validation alone decides. The figures on the test split are computed once, for the best and for the config as it is,
+after the last trial has ended. Every finished trial is in ``SEARCH/trials.json``, and checkpoints hold what runs, so
+that the same command resumes a search however it ended.
 """
 
 from __future__ import annotations
@@ -188,7 +188,9 @@ class _Search:
         """Searches until the end, or until a signal."""
         done = self._train_own()
         if done:
-            done = self._super_net(stop_after) if self.method == "supernet" else self._one_after_the_other(trials, seconds)
+            done = (
+                self._super_net(stop_after) if self.method == "supernet" else self._one_after_the_other(trials, seconds)
+            )
         best = best_of(self.trials, higher_is_better=self.higher)
         test = self._test_figures(best) if done and best is not None else {}
         found = FoundArchitectures(
@@ -326,7 +328,7 @@ class _Search:
         return self.folder / PREPARED / hashlib.sha256(encoded.encode()).hexdigest()[:16]
 
     def _test_figures(self, best: ArchitectureTrial) -> dict[int, dict[str, float]]:
-        """Returns the figures on the test split of the best trial and of the config as it is; they are computed once."""
+        """Returns the figures on the test split of the best trial and of trial 0; they are computed once."""
         if not self.dataset.split("test").rows:
             return {}
         path = self.folder / TEST_FILE

@@ -1,7 +1,7 @@
 """Searches that train one architecture after the other: random search, regularised evolution, and TPE.
 
-They stand beside the super-net, over the same space and within the same limits, to be compared at equal compute. A strategy
-is a function of the trials so far and a seed, so that a search that was stopped goes on as if it had not been.
+They stand beside the super-net, over the same space and within the same limits, to be compared at equal compute. A
+strategy is a function of the trials so far and a seed, so that a search that was stopped goes on as if it had not been.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class RandomSearch:
 class Evolution:
     """Regularised evolution: the best of a few of the youngest architectures is changed in one decision.
 
-    Source: Real et al., "Regularized Evolution for Image Classifier Architecture Search", arXiv 1802.01548, algorithm 1:
-    the oldest dies. A change that exceeds a limit is drawn again.
+    Source: Real et al., "Regularized Evolution for Image Classifier Architecture Search", arXiv 1802.01548, algorithm
+    1: the oldest dies. A change that exceeds a limit is drawn again.
     """
 
     def __init__(self, space: WholeSpace, limits: Limits, seed: int, *, higher_is_better: bool) -> None:

@@ -59,8 +59,9 @@ def every_block(fields: int) -> tuple[ComposableBlock, ...]:
 class ComposedSpace(SearchSpace):
     """Architectures bottom MLP → interaction layers → top MLP.
 
-    - The bottom MLP over the dense features and the top MLP over the flattened last layer: the width of each hidden layer,
-      whether it is left out, and whether it adds its input. One cost limit covers both, which is the split between them.
+    - The bottom MLP over the dense features and the top MLP over the flattened last layer: the width of each hidden
+      layer, whether it is left out, and whether it adds its input. One cost limit covers both, which is the split
+      between them.
     - Each interaction layer: one of the blocks, with the shortcut and the norm of
       :class:`~ziggurat.interactions.field_blocks.ensemble.Ensemble`, or none.
 

@@ -32,7 +32,8 @@ class Decision:
     def __post_init__(self) -> None:
         if not self.choices or len({repr(each) for each in self.choices}) < len(self.choices):
             raise ConfigError(
-                f"decision {self.name!r}: received the choices {list(self.choices)}", "list each choice once, at least one"
+                f"decision {self.name!r}: received the choices {list(self.choices)}",
+                "list each choice once, at least one",
             )
 
     @property

@@ -1,7 +1,7 @@
 """The protocol of search spaces: decisions, a super-module that holds all choices, and their expected cost.
 
-A space is one class. It has a nested ``Config``, derived from :class:`SpaceSettings`, whose ``build`` returns it; a space
-from outside the package is named by ``import: MODULE:CLASS``. Sizes of tables are decided for every space alike
+A space is one class. It has a nested ``Config``, derived from :class:`SpaceSettings`, whose ``build`` returns it; a
+space from outside the package is named by ``import: MODULE:CLASS``. Sizes of tables are decided for every space alike
 (:mod:`~ziggurat.search.architecture.space.table_choices`).
 
 Shape legend: B rows, F fields (dense features for ``dense_BF``, looked-up features for ``emb_BFD``), D embedding dim,

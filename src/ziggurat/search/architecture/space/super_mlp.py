@@ -21,7 +21,7 @@ LEFT_OUT = 0
 
 
 class MLPChoices(Config):
-    """The hidden layers that an MLP may have. Layers of fixed settings are a list of one width, as in ``widths: [64]``."""
+    """The hidden layers that an MLP may have. A list of one width, ``[64]``, fixes it."""
 
     layers: Annotated[int, Field(ge=0, le=16)] = 3
     """The most hidden layers."""
@@ -137,8 +137,8 @@ def output_cost(width: Width, outputs: int, cost: PartCost) -> Tensor:
 class SuperMLP(nn.Module):
     """(B, N) → (B, W): all hidden layers of an :class:`MLPChoices` at their greatest widths, masked.
 
-    Each layer is a house :class:`~ziggurat.interactions.mlp.MLP` of one hidden layer. The mask keeps the first numbers of
-    its output: number j has the share of the choices that are wider than j. What follows reads zeros in place of the
+    Each layer is a house :class:`~ziggurat.interactions.mlp.MLP` of one hidden layer. The mask keeps the first numbers
+    of its output: number j has the share of the choices that are wider than j. What follows reads zeros in place of the
     numbers that a narrower layer lacks, and computes what it would without them. A layer that is left out passes on its
     input.
 

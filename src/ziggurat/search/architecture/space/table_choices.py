@@ -1,8 +1,8 @@
 """The sizes of embedding tables as decisions: floats per vector, and rows by hashing.
 
-A table of fewer rows has the hash encoder of ``features/encoders/hashed.py``, so that ids share rows; a table of narrower
-vectors is projected to the width of the model, as ``embeddings.tables`` does it. What is found is therefore an ordinary
-config.
+A table of fewer rows has the hash encoder of ``features/encoders/hashed.py``, so that ids share rows; a table of
+narrower vectors is projected to the width of the model, as ``embeddings.tables`` does it. What is found is therefore an
+ordinary config.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class TableSpace:
     """The decisions of all tables: ``table.NAME.dim`` and ``table.NAME.rows``.
 
     Tables that keep their sizes are those of sequences that are looked up by position and of their targets, of groups,
-    with several vectors a row, or with a ``dim`` of their own in the config. Rows stay where a feature is not categorical
-    or a bag, or has another encoder than a vocabulary.
+    with several vectors a row, or with a ``dim`` of their own in the config. Rows stay where a feature is not
+    categorical or a bag, or has another encoder than a vocabulary.
 
     Args:
         choices: the sizes there may be.
@@ -168,7 +168,7 @@ class TableSpace:
                 tables[table.name] = tables.get(table.name, TableConfig()).model_copy(update={"dim": dim})
             if share != 1.0:
                 encoder = HashConfig(rows=rows_of(table.rows, share))
-                encoders.update({feature: encoder for feature in table.features})
+                encoders.update(dict.fromkeys(table.features, encoder))
         features = tuple(
             each.model_copy(update={"encoder": encoders[each.name]}) if each.name in encoders else each
             for each in experiment.features

@@ -23,7 +23,7 @@ from ziggurat.training.experiment import Experiment
 
 
 def hashed_name(name: str, share: float) -> str:
-    """Returns the name of a feature or a table that keeps a share of its rows; torch's modules bear no dots in names."""
+    """Returns the name of a feature or table that keeps a share of its rows; torch allows no dots in names."""
     return name if share == 1.0 else f"{name}@" + f"{share:g}".replace(".", "_")
 
 

@@ -1,8 +1,8 @@
 """Trains a super-net: a warm-up of the weights, then weights and architecture in turn, on rows of their own.
 
-In a pass, the weights see each of their rows once. After a step of the weights follow as many steps of the architecture as
-keep both at equal shares of their rows. What decides the next step is in a checkpoint, so that a search that was stopped
-goes on as if it had not been, bit for bit.
+In a pass, the weights see each of their rows once. After a step of the weights follow as many steps of the architecture
+as keep both at equal shares of their rows. What decides the next step is in a checkpoint, so that a search that was
+stopped goes on as if it had not been, bit for bit.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ class SuperNetTrainer:
         self.logits = Logits(space.decisions, seed)
         self.optimizer = space.experiment.optimizer.build(recommender.dense_parameters())
         slots = shared_slots(space.experiment.parallel, world, device)
-        self._step = Stepper(
-            recommender, self.optimizer, space.experiment.embeddings.l2, training.clip_norm, slots
-        )
+        self._step = Stepper(recommender, self.optimizer, space.experiment.embeddings.l2, training.clip_norm, slots)
         self.architecture = ArchitectureStepper(recommender, self.logits, space, limits, config)
 
         def loader(held_out: bool) -> Loader:
@@ -142,9 +140,7 @@ class SuperNetTrainer:
             self._saving.save(self.at)
             self._saving.finish()
 
-    def weights_step(
-        self, batch: Batch, cursor: Cursor, stopping: bool = False, masks: Masks | None = None
-    ) -> bool:
+    def weights_step(self, batch: Batch, cursor: Cursor, stopping: bool = False, masks: Masks | None = None) -> bool:
         """Performs a step of the weights; returns whether any rank requests to stop.
 
         Args:

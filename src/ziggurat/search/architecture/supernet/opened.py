@@ -1,4 +1,4 @@
-"""Opens a super-net on its devices: plan, lookup of all tables, super-module, and the module that averages over ranks."""
+"""Opens a super-net on its devices: plan, lookup of all tables, and super-module."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Plan
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.manifest import ENCODERS
+from ziggurat.embeddings.layout import Layout
 from ziggurat.features.saved_transform import SavedTransform
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.config import DDP
-from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.world import World
 from ziggurat.planning.planner import plan_problem
 from ziggurat.search.architecture.space.whole_space import WholeSpace
@@ -35,10 +35,19 @@ from ziggurat.training.recommender import assemble
 def check_searchable(experiment: Experiment) -> None:
     """Raises ConfigError for settings that a super-net cannot be trained with."""
     problems = {
-        "towers": (experiment.towers is not None, "leave the section out; towers are divided among features afterwards"),
+        "towers": (
+            experiment.towers is not None,
+            "leave the section out; towers are divided among features afterwards",
+        ),
         "planning.beyond_memory": (experiment.planning.beyond_memory is not None, "leave it out for the search"),
-        "training.readers": (bool(experiment.training.readers), "leave the readers out: the search reads the data itself"),
-        "training.warm_start": (experiment.training.warm_start is not None, "leave it out: a super-net has other weights"),
+        "training.readers": (
+            bool(experiment.training.readers),
+            "leave the readers out: the search reads the data itself",
+        ),
+        "training.warm_start": (
+            experiment.training.warm_start is not None,
+            "leave it out: a super-net has other weights",
+        ),
         "checkpoints.store": (
             experiment.checkpoints.store is not None,
             "leave it out: a store holds the checkpoints of one run, and a search trains several",
@@ -56,7 +65,9 @@ def check_searchable(experiment: Experiment) -> None:
 
 
 @contextlib.contextmanager
-def opened_super_net(space: WholeSpace, dataset: Dataset, folder: Path, device: torch.device) -> Generator[SuperRecommender]:
+def opened_super_net(
+    space: WholeSpace, dataset: Dataset, folder: Path, device: torch.device
+) -> Generator[SuperRecommender]:
     """Opens a freshly initialised super-net on the ranks of the current process group, which all call it.
 
     Args:
@@ -72,9 +83,7 @@ def opened_super_net(space: WholeSpace, dataset: Dataset, folder: Path, device: 
     experiment = extended_experiment(space.experiment, tables)
     layout = experiment.layout(extended_schema(space.schema, tables))
     training = experiment.training.model_copy(update={"weight_average": None, "compile": False})
-    experiment = experiment.model_copy(
-        update={"model": SuperNetSettings.of(space, layout), "training": training}
-    )
+    experiment = experiment.model_copy(update={"model": SuperNetSettings.of(space, layout), "training": training})
     plan = on_first_rank(lambda: _plan(experiment, layout, dataset, folder, device))
     labels = {}
     if experiment.starts_at_labels:

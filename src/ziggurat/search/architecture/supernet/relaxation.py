@@ -1,9 +1,9 @@
 """Logits of architectures (θ), and masks that are drawn from them by Gumbel-softmax.
 
 Source: Krishna et al., "Differentiable NAS Framework and Application to Ads CTR Prediction", arXiv 2110.14812; the
-relaxation is that of Jang et al., "Categorical Reparameterization with Gumbel-Softmax", arXiv 1611.01144. One mask a step
-serves all rows of the batch, on all ranks. Noise is a function of (seed, stream, step), so that a resumed search draws what
-it would have drawn.
+relaxation is that of Jang et al., "Categorical Reparameterization with Gumbel-Softmax", arXiv 1611.01144. One mask a
+step serves all rows of the batch, on all ranks. Noise is a function of (seed, stream, step), so that a resumed search
+draws what it would have drawn.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class Logits:
     def log_probability(self, architecture: Architecture) -> float:
         """Returns the log of the probability with which an architecture is drawn."""
         probabilities = self.probabilities()
-        return sum(math.log(max(_SMALLEST, float(probabilities[name][choice]))) for name, choice in architecture.items())
+        return sum(
+            math.log(max(_SMALLEST, float(probabilities[name][choice]))) for name, choice in architecture.items()
+        )
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Takes saved values, which are of the same decisions."""

@@ -179,8 +179,7 @@ class SearchSaving:
 
     def _architecture_state(self) -> dict[str, Tensor]:
         found = {
-            f"{_LOGITS}/{number:04d}": each.detach()
-            for number, each in enumerate(self._logits.parameters.values())
+            f"{_LOGITS}/{number:04d}": each.detach() for number, each in enumerate(self._logits.parameters.values())
         }
         if self._architecture_optimizer is not None:
             for each in optimizer_slices(self._architecture_optimizer):

@@ -1,7 +1,7 @@
 """The fields of a model as mixtures over the sizes of their tables.
 
-Shape legend: B rows, E fields of the super-net (one for each feature and share of rows), F fields of the model, C choices
-of rows, D the greatest width, d the greatest width below it.
+Shape legend: B rows, E fields of the super-net (one for each feature and share of rows), F fields of the model, C
+choices of rows, D the greatest width, d the greatest width below it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ziggurat.search.architecture.supernet.hashed_features import hashed_name
 class TableMixture(nn.Module):
     """emb_BED → emb_BFD.
 
-    A field is Σ_c share_c · (the vector from the table with the c-th share of the rows), truncated to the first numbers:
-    number j has the share of the widths above j. What is narrower than D is padded with zeros, and projected by the
-    first columns of one matrix for each table; what has the width D is taken as it is. By linearity that is the mixture
-    of the projections.
+    A field is Σ_c share_c · (the vector from the table with the c-th share of the rows), truncated to the first
+    numbers: number j has the share of the widths above j. What is narrower than D is padded with zeros, and projected
+    by the first columns of one matrix for each table; what has the width D is taken as it is. By linearity that is the
+    mixture of the projections.
 
     Args:
         space: the decisions of the tables.
