@@ -40,7 +40,7 @@ class Limits(Config):
             "bytes": self.bytes,
             "milliseconds": self.milliseconds,
         }
-        limits = {name: limit for name, limit in given.items() if limit is not None}
+        limits: dict[CostName, float] = {name: limit for name, limit in given.items() if limit is not None}
         return limits or own
 
 

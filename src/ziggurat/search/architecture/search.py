@@ -168,7 +168,8 @@ class _Search:
         device: torch.device,
         progress: Progress,
     ) -> None:
-        self.folder, self.experiment, self.settings, self.method = folder, experiment, settings, method
+        self.folder, self.experiment, self.settings = folder, experiment, settings
+        self.method: Method = method
         self.dataset, self.seed, self.device, self.progress = dataset, seed, device, progress
         self.leads = World.current().leads
         latency = None

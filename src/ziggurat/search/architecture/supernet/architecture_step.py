@@ -101,9 +101,9 @@ class ArchitectureStepper:
         if not parameters:
             return []
         penalty = self.penalty()
-        found = torch.autograd.grad(penalty, parameters, allow_unused=True) if penalty.requires_grad else ()
-        if not found:
+        if not penalty.requires_grad:
             return [torch.zeros_like(each) for each in parameters]
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(penalty, parameters, allow_unused=True)
         return [
             torch.zeros_like(parameter) if each is None else each.clone()
             for parameter, each in zip(parameters, found, strict=True)
