@@ -103,9 +103,7 @@ def _best_change(
 ) -> tuple[str, int] | None:
     probabilities = {key: value.requires_grad_() for key, value in certain(space.decisions, architecture).items()}
     total = space.expected_costs(probabilities)[name]
-    slopes: tuple[torch.Tensor | None, ...] = torch.autograd.grad(
-        total, list(probabilities.values()), allow_unused=True
-    )
+    slopes = list[torch.Tensor | None](torch.autograd.grad(total, list(probabilities.values()), allow_unused=True))
     best: tuple[float, str, int] | None = None
     for decision, slope in zip(probabilities, slopes, strict=True):
         if slope is None:

@@ -103,7 +103,7 @@ class ArchitectureStepper:
         penalty = self.penalty()
         if not penalty.requires_grad:
             return [torch.zeros_like(each) for each in parameters]
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(penalty, parameters, allow_unused=True)
+        found = list[Tensor | None](torch.autograd.grad(penalty, parameters, allow_unused=True))
         return [
             torch.zeros_like(parameter) if each is None else each.clone()
             for parameter, each in zip(parameters, found, strict=True)
