@@ -20,36 +20,50 @@ from ziggurat.optim.dense_optimizer import DenseOptimizerSettings, ParameterGrou
 from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
 from ziggurat.planning.cost import ShardCost
 from ziggurat.planning.problem import Problem, TableConstraint
+from ziggurat.search.architecture.space.cost import PartCost
+from ziggurat.search.architecture.space.decision import Decision, Masks, Probabilities
+from ziggurat.search.architecture.space.search_space import SearchSpace, SpaceSettings, SuperModule
+from ziggurat.search.architecture.space.super_mlp import MLPChoices, SuperMLP, output_cost
 
 __all__ = [
     "Block",
     "BlockSettings",
     "DatasetStatistics",
+    "Decision",
     "DenseOptimizerSettings",
     "Encoder",
     "EncoderSettings",
     "HeadSettings",
     "Ids",
+    "MLPChoices",
+    "Masks",
     "Model",
     "ModelDims",
     "ModelSettings",
     "ParameterGroup",
+    "PartCost",
     "Placement",
     "Plan",
     "Planner",
     "PlannerSettings",
+    "Probabilities",
     "Problem",
+    "SearchSpace",
     "SequenceEncoder",
     "SequenceEncoderSettings",
     "Shard",
     "ShardCost",
     "Sharding",
+    "SpaceSettings",
     "Span",
     "State",
+    "SuperMLP",
+    "SuperModule",
     "TableConstraint",
     "TableSpec",
     "TableStatistics",
     "TimeParts",
     "Topology",
     "ValueCounts",
+    "output_cost",
 ]

@@ -5,6 +5,7 @@ Run it with ``pytest examples/extension``; your own package can have the same te
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
@@ -26,10 +27,11 @@ from shop_parts.head import Towers  # noqa: E402
 from shop_parts.model import WeightedPairs  # noqa: E402
 from shop_parts.optimizer import Lion  # noqa: E402
 from shop_parts.planner import LargestFirst  # noqa: E402
+from shop_parts.search_space import CrossedSpace  # noqa: E402
 from shop_parts.sequence_encoder import Recency  # noqa: E402
 
 from ziggurat.cli.main import app  # noqa: E402
-from ziggurat.extension import ValueCounts  # noqa: E402
+from ziggurat.extension import ModelDims, ValueCounts  # noqa: E402
 from ziggurat.extension_testing import (  # noqa: E402
     check_block,
     check_dense_optimizer,
@@ -39,6 +41,8 @@ from ziggurat.extension_testing import (  # noqa: E402
     check_planner,
     check_sequence_encoder,
 )
+from ziggurat.search.architecture.space.cost import FlopsCost  # noqa: E402
+from ziggurat.search.architecture.space.decision import certain, chosen  # noqa: E402
 
 
 def ziggurat(folder: Path, *arguments: str) -> str:
@@ -159,3 +163,17 @@ def test_rare_ids_share_the_row_of_their_prefix() -> None:
     assert encoder.transform(pa.array(["ab1", "ab2", "ab9", "cd1", "zz"])).tolist() == [4, 2, 2, 3, 1]
     again = PrefixEncoder.from_state(*encoder.to_state())
     assert again == encoder
+
+
+def test_the_search_space_is_searched_and_its_costs_are_those_of_its_models(shop: Path) -> None:
+    output = ziggurat(
+        shop, "search", "architecture", "shop_dhen.yaml", "--space", "shop_space.yaml", "--set", "training.epochs=1",
+        "--set", "training.max_steps=2",
+    )  # fmt: skip
+    assert "best.yaml" in output.replace("\n", "")
+    dims = ModelDims(dense=2, features=3, dim=4)
+    space = CrossedSpace.Config().build(dims)
+    for choices in itertools.product(*(range(len(each.choices)) for each in space.decisions)):
+        architecture = dict(zip((each.name for each in space.decisions), choices, strict=True))
+        model = space.model(chosen(space.decisions, architecture)).build(dims)
+        assert float(space.expected_cost(certain(space.decisions, architecture), FlopsCost())) == model.flops()

@@ -31,6 +31,17 @@ def command(
         bool,
         typer.Option("--tiers", help="Measure how fast memory and the disk of --folder read and write rows of tables."),
     ] = False,
+    architecture: Annotated[
+        Path | None,
+        typer.Option(
+            "--architecture",
+            metavar="CONFIG",
+            help="Measure the parts that `search architecture` may choose for this config, for limits.milliseconds.",
+        ),
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option("--space", help="With --architecture: the YAML file with the space.")
+    ] = None,
 ) -> None:
     """Check Python, the engine, libraries, accelerator and machine; name the command that fixes each problem.
 
@@ -39,8 +50,17 @@ def command(
       ziggurat doctor --folder /data/runs
       ziggurat doctor --measure
       ziggurat doctor --tiers --folder /data/runs
+      ziggurat doctor --architecture exp.yaml
     """
     from ziggurat.core.errors import ConfigError
+
+    if space is not None and architecture is None:
+        raise ConfigError(f"--space {space}: has no effect without --architecture", "add --architecture exp.yaml")
+    if architecture is not None:
+        if measure or tiers:
+            raise ConfigError("--architecture cannot be combined with --measure and --tiers", "leave the others out")
+        _measure_architecture(architecture, space)
+        return
 
     if measure and tiers:
         raise ConfigError("--measure and --tiers cannot be combined", "leave one of them out")
@@ -100,6 +120,25 @@ def _measure_lookups(sets: int | None, out: Path | None) -> None:
         f"90th percentile {100 * held_out['ninth']:.0f} %, rank correlation {held_out['rank_correlation']:.3f}\n"
         f"{folder}"
     )
+
+
+def _measure_architecture(config: Path, space: Path | None) -> None:
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.core.engine import check_engine
+    from ziggurat.search.architecture.config import read_search_config
+    from ziggurat.search.architecture.latency import measure_parts
+    from ziggurat.search.architecture.space.whole_space import WholeSpace
+    from ziggurat.training.experiment import load_experiment
+    from ziggurat.training.preparation import prepare
+    from ziggurat.training.process_group import pick_device
+
+    check_engine()
+    experiment, settings = load_experiment(config), read_search_config(space)
+    with console_progress() as progress:
+        schema = prepare(experiment, progress=progress).schema
+        parts = WholeSpace(settings.space, settings.tables, experiment, schema).parts()
+        path = measure_parts(parts, pick_device(experiment.training.device), progress)
+    typer.echo(f"{len(parts.parts):,} parts are measured\n{path}")
 
 
 def _measure_tiers(folder: Path) -> None:

@@ -29,12 +29,12 @@ from ziggurat.cli import (
     report,
     scale,
     schema,
-    search,
     serve,
     towers,
     train,
     verify,
 )
+from ziggurat.cli.search import commands as search
 from ziggurat.core.errors import ZigguratError, printable
 from ziggurat.parallel.environment import has_other_ranks
 

@@ -35,3 +35,7 @@ class DenseEmbedding(Block):
 
     def matmul_flops(self) -> int:
         return self.mlp.matmul_flops()
+
+    def elementwise_flops(self) -> int:
+        """Counts the sums of hidden layers that add their input."""
+        return self.mlp.elementwise_flops()

@@ -36,5 +36,5 @@ class Gate(Block):
         return self.mlp.matmul_flops()
 
     def elementwise_flops(self) -> int:
-        """Counts the doubling and the product."""
-        return 2 * self.out_features
+        """Counts the doubling and the product, and the sums of hidden layers that add their input."""
+        return 2 * self.out_features + self.mlp.elementwise_flops()

@@ -15,6 +15,7 @@ from ziggurat.interactions.field_blocks.linear_compression import LinearCompress
 from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
 from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
+from ziggurat.models.growth import repeated
 from ziggurat.models.heads import HeadConfig
 from ziggurat.models.model import ModelDims, ModelSettings
 from ziggurat.models.stacked import StackedModel
@@ -23,7 +24,8 @@ from ziggurat.models.stacked import StackedModel
 class DHEN(StackedModel):
     """logits = head(vec(layer_N(… layer_1(X)))).
 
-    Each layer is an :class:`~ziggurat.interactions.field_blocks.ensemble.Ensemble`.
+    Each layer is an :class:`~ziggurat.interactions.field_blocks.ensemble.Ensemble`: all of the same blocks, or, with
+    ``stack``, each of its own, as an architecture search finds them.
 
     Dense features enter as ``dense_vectors`` fields from a bottom MLP.
 
@@ -46,6 +48,10 @@ class DHEN(StackedModel):
         layers: Annotated[int, Field(ge=1)] = 2
         """Number of stacked layers."""
 
+        stack: tuple[Ensemble.Config, ...] | None = None
+        """Layers that differ, in order, in place of ``layer`` and ``layers``. An empty list leaves the fields as they
+        are, for the head alone."""
+
         bottom: MLP.Config = MLP.Config(hidden=(64,))
         """Hidden layers over the dense features; one linear layer to their vectors follows."""
 
@@ -56,12 +62,15 @@ class DHEN(StackedModel):
         """Maps the flattened last layer to the logits."""
 
         def deeper(self, times: int) -> DHEN.Config:
+            if self.stack is not None:
+                return self.model_copy(update={"stack": repeated(self.stack, times)})
             return self.model_copy(update={"layers": times * self.layers})
 
         def build(self, dims: ModelDims) -> DHEN:
             return DHEN(self, dims)
 
     def __init__(self, config: DHEN.Config, dims: ModelDims) -> None:
-        layers = [config.layer] * config.layers
-        with within("layer"):
+        same = config.stack is None
+        layers = [config.layer] * config.layers if config.stack is None else list(config.stack)
+        with within("layer" if same else "stack"):
             super().__init__(layers, config.bottom, config.dense_vectors, config.head, dims)

@@ -14,6 +14,7 @@ WIDTHS = frozenset(
 """Config keys of models and blocks that are widths; the value is one integer, or a sequence with one per layer."""
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+LayerT = TypeVar("LayerT")
 
 
 def wider(config: ConfigT, factor: float) -> ConfigT:
@@ -25,12 +26,13 @@ def wider(config: ConfigT, factor: float) -> ConfigT:
 
 def deeper(config: MLP.Config, times: int) -> MLP.Config:
     """Returns an MLP config with each hidden layer repeated ``times`` times in place."""
-    return config.model_copy(update={"hidden": repeated(config.hidden, times)})
+    skips = tuple(times * (layer - 1) + each for layer in config.skips for each in range(1, times + 1))
+    return config.model_copy(update={"hidden": repeated(config.hidden, times), "skips": skips})
 
 
-def repeated(layers: tuple[int, ...], times: int) -> tuple[int, ...]:
-    """Returns each width repeated ``times`` times in place: (256, 128) twice is (256, 256, 128, 128)."""
-    return tuple(width for width in layers for _ in range(times))
+def repeated(layers: tuple[LayerT, ...], times: int) -> tuple[LayerT, ...]:
+    """Returns each layer's setting repeated ``times`` times in place: (256, 128) twice is (256, 256, 128, 128)."""
+    return tuple(layer for layer in layers for _ in range(times))
 
 
 def _grown(name: str, value: Any, factor: float) -> Any:

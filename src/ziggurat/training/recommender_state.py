@@ -31,7 +31,7 @@ def dense_state(
     groups = {
         "dense": gather(recommender.dense_slices()),
         "table_optimizer": gather(counts),
-        "dense_optimizer": gather(_flatten(optimizer)),
+        "dense_optimizer": gather(optimizer_slices(optimizer)),
         "random": _random_state(),
     }
     if average is not None:
@@ -111,9 +111,17 @@ def resume(
     _restore_random(saved.whole("random"))
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, saved: CheckpointReader) -> None:
-    """Restores the state of a dense optimizer that was made for the same parameters; its learning rates stay."""
-    _unflatten(optimizer, saved.whole("dense_optimizer"))
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, saved: CheckpointReader, group: str = "dense_optimizer"
+) -> None:
+    """Restores the state of a dense optimizer that was made for the same parameters; its learning rates stay.
+
+    Args:
+        optimizer: the optimizer.
+        saved: the checkpoint.
+        group: the group of tensors that holds what :func:`optimizer_slices` returned.
+    """
+    _unflatten(optimizer, saved.whole(group))
 
 
 def _random_state() -> dict[str, Tensor] | None:
@@ -180,7 +188,7 @@ def _check(group: str, tensor_slices: Sequence[TensorSlice], saved: Mapping[str,
         )
 
 
-def _flatten(optimizer: torch.optim.Optimizer) -> list[TensorSlice]:
+def optimizer_slices(optimizer: torch.optim.Optimizer) -> list[TensorSlice]:
     """Returns the states as ``parameter/state``; parameters are numbered in the order of the optimizer's groups."""
     states = optimizer.state_dict()["state"]  # Shampoo waits here for roots that are still being computed
     return [

@@ -15,13 +15,12 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.schema import Schema
-from ziggurat.data.encoded.dataset import SplitBlocks
-from ziggurat.data.encoded.stream import Order, Stream
+from ziggurat.data.encoded.stream import BlockSource, Order, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,15 @@ def check_batch_size(batch_size: int, ranks: int) -> None:
         )
 
 
+class CountedBlocks(BlockSource, Protocol):
+    """The blocks of a split, or a part of their rows, with the number of rows of all."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in all blocks."""
+        ...
+
+
 class Loader:
     """Iterates over the batches of a split for one rank.
 
@@ -82,7 +90,7 @@ class Loader:
 
     def __init__(
         self,
-        blocks: SplitBlocks,
+        blocks: CountedBlocks,
         schema: Schema,
         batch_size: int,
         *,

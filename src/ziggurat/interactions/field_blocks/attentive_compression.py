@@ -40,3 +40,7 @@ class AttentiveCompression(Block):
 
     def matmul_flops(self) -> int:
         return self.compression.matmul_flops() + self.mlp.matmul_flops()
+
+    def elementwise_flops(self) -> int:
+        """Counts the sums of hidden layers that add their input."""
+        return self.mlp.elementwise_flops()

@@ -68,3 +68,7 @@ class FactorizationMachineBlock(Block):
 
     def matmul_flops(self) -> int:
         return self.products.matmul_flops() + self.mlp.matmul_flops()
+
+    def elementwise_flops(self) -> int:
+        """Counts those of the products, and the sums of hidden layers that add their input."""
+        return self.products.elementwise_flops() + self.mlp.elementwise_flops()

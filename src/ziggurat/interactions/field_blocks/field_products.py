@@ -58,3 +58,7 @@ class FieldProducts(Block):
         if self.rank is None:
             return products
         return 2 * products + (0 if self.attention is None else self.attention.matmul_flops())
+
+    def elementwise_flops(self) -> int:
+        """Counts the sums of hidden layers that add their input."""
+        return 0 if self.attention is None else self.attention.elementwise_flops()

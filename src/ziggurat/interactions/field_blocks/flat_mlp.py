@@ -48,3 +48,7 @@ class FlatMLP(Block):
 
     def matmul_flops(self) -> int:
         return self.mlp.matmul_flops()
+
+    def elementwise_flops(self) -> int:
+        """Counts the sums of hidden layers that add their input."""
+        return self.mlp.elementwise_flops()

@@ -61,3 +61,7 @@ class PairsBlock(Block):
 
     def matmul_flops(self) -> int:
         return self.dots.matmul_flops() + self.mlp.matmul_flops()
+
+    def elementwise_flops(self) -> int:
+        """Counts the sums of hidden layers that add their input."""
+        return self.mlp.elementwise_flops()

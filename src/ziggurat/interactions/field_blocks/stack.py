@@ -17,14 +17,13 @@ class LayerStack(Block):
     """(B, F, D) → (B, F', D): layers in sequence, each reading the output of the one before.
 
     Args:
-        layers: configs of the layers, in order; at least one.
+        layers: configs of the layers, in order; without any, the fields stay as they are.
         features: F.
         dim: D.
     """
 
     def __init__(self, layers: Sequence[Ensemble.Config], features: int, dim: int) -> None:
         super().__init__()
-        assert layers, "at least one layer"
         built: list[Ensemble] = []
         for config in layers:
             built.append(Ensemble(config, features, dim))

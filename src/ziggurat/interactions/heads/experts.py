@@ -26,6 +26,10 @@ class Towers(Block):
     def matmul_flops(self) -> int:
         return sum(tower.matmul_flops() for tower in self.towers if isinstance(tower, MLP))
 
+    def elementwise_flops(self) -> int:
+        """Counts the sums of hidden layers that add their input."""
+        return sum(tower.elementwise_flops() for tower in self.towers if isinstance(tower, MLP))
+
 
 class Experts(Block):
     """(B, N) → (B, E, H): E MLPs over the same input."""
@@ -42,6 +46,10 @@ class Experts(Block):
 
     def matmul_flops(self) -> int:
         return sum(expert.matmul_flops() for expert in self.experts if isinstance(expert, MLP))
+
+    def elementwise_flops(self) -> int:
+        """Counts the sums of hidden layers that add their input."""
+        return sum(expert.elementwise_flops() for expert in self.experts if isinstance(expert, MLP))
 
 
 class ExpertGate(Block):

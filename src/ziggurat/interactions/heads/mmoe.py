@@ -63,5 +63,6 @@ class MMoE(Block):
         return sum(part.matmul_flops() for part in parts if isinstance(part, Block))
 
     def elementwise_flops(self) -> int:
-        """Counts the weighted sums of the experts' outputs."""
-        return sum(gate.elementwise_flops() for gate in self.gates if isinstance(gate, ExpertGate)) * self.experts.width
+        """Counts the weighted sums of the experts' outputs, and the sums of hidden layers that add their input."""
+        gates = sum(gate.elementwise_flops() for gate in self.gates if isinstance(gate, ExpertGate))
+        return gates * self.experts.width + self.experts.elementwise_flops() + self.towers.elementwise_flops()

@@ -74,8 +74,8 @@ class PLE(Block):
         return sum(part.matmul_flops() for part in (*self.layers, self.towers) if isinstance(part, Block))
 
     def elementwise_flops(self) -> int:
-        """Counts the weighted sums of the experts' outputs."""
-        return sum(layer.elementwise_flops() for layer in self.layers if isinstance(layer, Block))
+        """Counts the weighted sums of the experts' outputs, and the sums of hidden layers that add their input."""
+        return sum(part.elementwise_flops() for part in (*self.layers, self.towers) if isinstance(part, Block))
 
 
 class _Extraction(Block):
@@ -109,4 +109,6 @@ class _Extraction(Block):
 
     def elementwise_flops(self) -> int:
         gates = (*self.gates, self.shared_gate)
-        return sum(gate.elementwise_flops() for gate in gates if isinstance(gate, ExpertGate)) * self.width
+        mixed = sum(gate.elementwise_flops() for gate in gates if isinstance(gate, ExpertGate)) * self.width
+        experts = (self.shared, *self.own)
+        return mixed + sum(each.elementwise_flops() for each in experts if isinstance(each, Block))

@@ -54,3 +54,7 @@ class SharedBottom(Block):
 
     def matmul_flops(self) -> int:
         return self.bottom.matmul_flops() + self.towers.matmul_flops()
+
+    def elementwise_flops(self) -> int:
+        """Counts the sums of hidden layers that add their input."""
+        return self.bottom.elementwise_flops() + self.towers.elementwise_flops()

@@ -9,16 +9,8 @@ import typer
 
 from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedOutput
 
-app = typer.Typer(help="Search settings that validate better.", no_args_is_help=True)
 
-
-@app.callback()
-def _options() -> None:  # pyright: ignore[reportUnusedFunction] - typer keeps it; with it, one command has a name
-    pass
-
-
-@app.command("hyperparameters")
-def hyperparameters_command(
+def command(
     config: Config,
     trials: Annotated[
         int, typer.Option(min=1, help="Number of trials in all; a search that has some goes on.", show_default=False)

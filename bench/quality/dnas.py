@@ -1,0 +1,221 @@
+"""Whether a super-net finds better models than a hand-made config, random search, TPE and evolution at equal compute.
+
+For each log and each seed of a search: the super-net and its three trainings from scratch; then each other method over
+the same space and limits, which begins no trial after as many seconds of training as the super-net's search took. The
+best of each by validation, and the config as it was, are trained with seeds that no search has seen; their NE on the
+test split is compared in pairs of equal seeds. The limits are FLOPs and table bytes of the config as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.contestant import ROOT
+from bench.provenance import digest
+from bench.quality.dnas_logs import LOGS, NOISE, SIGNAL, SearchedLog, planted
+from ziggurat.core.config import parse_config
+from ziggurat.core.files import write_json
+from ziggurat.search.architecture.config import ArchitectureSearchConfig
+from ziggurat.search.architecture.found import BEST_FILE, FoundArchitectures
+from ziggurat.search.architecture.search import search_architecture
+from ziggurat.search.architecture.space.decision import chosen
+from ziggurat.search.architecture.strategies import Method
+from ziggurat.training.experiment import Experiment, load_experiment
+from ziggurat.training.train import train
+from ziggurat.training.train_state import monitored
+
+SEEDS, TRAINING_SEEDS = (0, 1, 2), (101, 102, 103)
+METHODS: tuple[Method, ...] = ("supernet", "random", "tpe", "evolution")
+_T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Two-sided 95 % quantiles of Student's t by the number of samples."""
+_QUICK: dict[str, Any] = {
+    "space": {"layers": 1, "top": {"layers": 1, "widths": [8, 16]}, "blocks": [{"name": "linear", "outputs": 7}]},
+    "tables": {"rows": [1.0]},
+    "supernet": {"warmup_epochs": 1, "epochs": 1},
+    "drawn": 2,
+    "retrained": 1,
+}
+
+
+def run(context: Context) -> Result:
+    seeds, training_seeds = (SEEDS[:1], TRAINING_SEEDS[:1]) if context.quick else (SEEDS, TRAINING_SEEDS)
+    figures: list[Figure] = []
+    cases: list[tuple[str, ...]] = [
+        ("log", "seed", "default NE", *(f"{method} NE" for method in METHODS), "trials of random", "search, trainings")
+    ]
+    won: dict[str, list[bool]] = {"default": [], "random": [], "tpe": [], "evolution": []}
+    found: dict[str, list[dict[str, Any]]] = {}
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="dnas-") as scratch:
+        for log in LOGS if not context.quick else LOGS[-1:]:
+            experiment = planted(Path(scratch) / "log", 3000) if context.quick else log.experiment(context)
+            experiment = _fixed(experiment, context.quick)
+            found[log.name] = [_case(context, log, experiment, seed, training_seeds, Path(scratch)) for seed in seeds]
+    for name, outcomes in found.items():
+        for outcome in outcomes:
+            means = {key: statistics.fmean(values) for key, values in outcome["ne"].items()}
+            cases.append(
+                (name, str(outcome["seed"]), f"{means['default']:.5f}", *(f"{means[each]:.5f}" for each in METHODS),
+                 str(outcome["trials"]["random"]), f"{outcome['trainings']:.1f}")
+            )  # fmt: skip
+        for other in won:
+            gains = tuple(
+                statistics.fmean(
+                    theirs - ours for theirs, ours in zip(each["ne"][other], each["ne"]["supernet"], strict=True)
+                )
+                for each in outcomes
+            )
+            low, high = interval(gains)
+            won[other].append(low > 0)
+            figures.append(
+                Figure(
+                    f"{name}.vs_{other}",
+                    "NE",
+                    gains,
+                    f"NE of {other} less ours; 95 % {low:+.5f} to {high:+.5f}",
+                    "mean",
+                )
+            )
+        figures.append(
+            Figure(f"{name}.search", "trainings", tuple(each["trainings"] for each in outcomes), "the whole search")
+        )
+        shares = tuple(each["flops"] / each["own_flops"] for each in outcomes)
+        figures.append(Figure(f"{name}.flops", "x", shares, "of the hand-made config's"))
+    figures += [
+        Figure(f"logs_better_than_{other}", "logs", (float(sum(each)),), "logs whose interval is above 0")
+        for other, each in won.items()
+    ]
+    figures += _planted_figures(found.get("planted", []))
+    notes = (
+        f"searches with seeds {', '.join(map(str, seeds))}; the best of each trained with seeds "
+        f"{', '.join(map(str, training_seeds))}, which no search has seen; a sample is a search",
+        "intervals are Student's t over searches; the limits are FLOPs and table bytes of the hand-made config",
+        "random, TPE and evolution begin no trial after the seconds of the super-net's search; one thread",
+    )
+    return Result(tuple(figures), 0, len(seeds), notes, {}, tuple(cases))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the 95 % interval of a mean, by Student's t; infinite for one value."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    half = _T_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return mean - half, mean + half
+
+
+def _fixed(experiment: Experiment, quick: bool) -> Experiment:
+    """Returns the experiment on one thread, so that all methods get the same machine."""
+    changes: dict[str, Any] = {"threads": 1, "log_every": 1000}
+    if quick:
+        changes |= {"epochs": 1, "batch_size": 256}
+    training = experiment.training.model_copy(update=changes)
+    return experiment.model_copy(update={"training": training})
+
+
+def _case(
+    context: Context, log: SearchedLog, experiment: Experiment, seed: int, training_seeds: Sequence[int], scratch: Path
+) -> dict[str, Any]:
+    """Returns what a seed of searches gives on a log; it is kept for the same code, and so are unfinished searches."""
+    code = digest(ROOT, DNAS.depends_on)[:12]
+    kept = (scratch if context.quick else context.cache / "dnas") / f"{code}-{log.name}-{seed}"
+    outcome_file = kept / "outcome.json"
+    if outcome_file.is_file():
+        return json.loads(outcome_file.read_text(encoding="utf-8"))
+    config = parse_config(ArchitectureSearchConfig, _QUICK) if context.quick else ArchitectureSearchConfig()
+    training = experiment.training.model_copy(update={"seed": seed})
+    experiment = experiment.model_copy(update={"training": training})
+    configs: dict[str, Experiment] = {"default": experiment}
+    trials: dict[str, int] = {}
+    first: FoundArchitectures | None = None
+    for method in METHODS:
+        seconds = None if first is None else first.search_seconds
+        searched = search_architecture(
+            experiment, kept / method, config=config, method=method, seconds=seconds, seed=seed, prepared=kept / "data"
+        )
+        assert searched.finished, searched.signal
+        first = first or searched.found
+        trials[method] = len(searched.found.trials) - 1
+        configs[method] = load_experiment(searched.folder / BEST_FILE)
+        context.say(
+            f"{log.name}, seed {seed}: {method} trained {trials[method]} in {searched.found.search_seconds:.0f} s"
+        )
+    assert first is not None
+    assert first.best is not None
+    ne = {name: [_test_ne(each, kept, name, number) for number in training_seeds] for name, each in configs.items()}
+    values = chosen(first.decisions, first.best.choices)
+    outcome = {
+        "seed": seed,
+        "ne": ne,
+        "trials": trials,
+        "trainings": first.trainings,
+        "flops": first.best.costs["flops"],
+        "own_flops": first.trials[0].costs["flops"],
+        "values": values,
+    }
+    write_json(outcome_file, outcome)
+    return outcome
+
+
+def _test_ne(experiment: Experiment, kept: Path, name: str, seed: int) -> float:
+    training = experiment.training.model_copy(update={"seed": seed})
+    experiment = experiment.model_copy(update={"training": training})
+    outcome = train(experiment, run_folder=kept / "runs" / f"{name}-{seed}", prepared=_prepared(experiment, kept))
+    assert outcome.results is not None, outcome.signal
+    return monitored(outcome.results["figures"]["test"], "ne", experiment.tasks())
+
+
+def _prepared(experiment: Experiment, kept: Path) -> Path:
+    encoders = json.dumps([each.model_dump(mode="json") for each in experiment.features], sort_keys=True)
+    folder = kept / "encoded"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = folder / "index.json"
+    index: list[str] = json.loads(known.read_text(encoding="utf-8")) if known.is_file() else []
+    if encoders not in index:
+        index.append(encoders)
+        write_json(known, index)
+    return folder / str(index.index(encoders))
+
+
+def _planted_figures(outcomes: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Returns whether products of pairs were found, and how much narrower the vectors of noise are."""
+    if not outcomes:
+        return []
+    products = {"factorization_machine", "dot_product", "cross", "self_attention", "mask"}
+    found: list[float] = []
+    narrower: list[float] = []
+    for outcome in outcomes:
+        values = outcome["values"]
+        layers = [value for name, value in values.items() if name.startswith("layer.")]
+        found.append(float(sum(value in products for value in layers) == 1))
+        signal, noise = (statistics.fmean(values[f"table.{name}.dim"] for name in names) for names in (SIGNAL, NOISE))
+        narrower.append(signal / noise)
+    return [
+        Figure("planted.order", "", tuple(found), "1 if exactly one layer of products of pairs was found", "mean"),
+        Figure("planted.noise", "x", tuple(narrower), "mean width of the signals' vectors over that of noise", "mean"),
+    ]
+
+
+DNAS = Benchmark(
+    name="dnas",
+    claim="The super-net finds models of lower NE than the hand-made config at no more FLOPs, and than random search "
+    "and TPE at equal compute",
+    targets={
+        "logs_better_than_default": Target(3),
+        "logs_better_than_random": Target(3),
+        "logs_better_than_tpe": Target(3),
+        "planted.order": Target(1),
+        "planted.noise": Target(1.5),
+    },
+    depends_on=(
+        "bench/quality/dnas.py", "bench/quality/dnas_logs.py", "examples/frappe.yaml", "examples/movielens.yaml",
+        "examples/census.yaml",
+    ),
+    run=run,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""The commands ``ziggurat search …``, one file each."""

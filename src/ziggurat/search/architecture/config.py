@@ -1,0 +1,117 @@
+"""The config of an architecture search, and the file it is read from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from pydantic import Field
+
+from ziggurat.core.config import Config, parse_config
+from ziggurat.core.errors import ConfigError, shorten
+from ziggurat.core.untrusted import MAX_YAML_BYTES, Damage, parse_yaml, read_bytes
+from ziggurat.search.architecture.space.composed import ComposedSpace
+from ziggurat.search.architecture.space.spaces import SpaceConfig
+from ziggurat.search.architecture.space.table_choices import TableChoices
+from ziggurat.search.architecture.space.whole_space import CostName
+
+
+class Limits(Config):
+    """What a found architecture may cost at most. Default: FLOPs and bytes of the config as it is."""
+
+    flops: Annotated[float, Field(gt=0)] | None = None
+    """FLOPs of one row, forward."""
+
+    bytes: Annotated[float, Field(gt=0)] | None = None
+    """Bytes of all tables, without states of optimizers."""
+
+    milliseconds: Annotated[float, Field(gt=0)] | None = None
+    """Milliseconds of one row in the dense part, forward and backward, by the costs that ``ziggurat doctor
+    --architecture`` measured on this machine."""
+
+    def resolved(self, own: dict[CostName, float]) -> dict[CostName, float]:
+        """Returns the limits that count.
+
+        Args:
+            own: the costs of the config that the search begins with, which are the default.
+        """
+        given: dict[CostName, float | None] = {
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "milliseconds": self.milliseconds,
+        }
+        limits: dict[CostName, float] = {name: limit for name, limit in given.items() if limit is not None}
+        return limits or own
+
+
+class SuperNetConfig(Config):
+    """The training of the super-net."""
+
+    warmup_epochs: Annotated[int, Field(ge=0)] = 1
+    """Passes that train weights alone, with all choices equally likely."""
+
+    epochs: Annotated[int, Field(ge=1)] | None = None
+    """Passes that train weights and architecture in turn; default: ``training.epochs``."""
+
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of the training rows that train the architecture; the others train the weights."""
+
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    """Learning rate of the architecture's logits (Adam)."""
+
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Temperature of the Gumbel-softmax at the end of the warm-up."""
+
+    cooling: Annotated[float, Field(ge=0)] = 0.4
+    """The temperature falls by the factor e^-cooling in each epoch after that."""
+
+    cost_weight: Annotated[float, Field(ge=0)] = 0.003
+    """Factor of log(expected cost / limit) in the loss of the architecture, for each limit."""
+
+    limit_weight: Annotated[float, Field(ge=0)] = 0.3
+    """The same factor, in addition, above the limit."""
+
+
+class ArchitectureSearchConfig(Config):
+    """What an architecture search chooses from, and how."""
+
+    space: SpaceConfig = ComposedSpace.Config()
+    """The layers of the model."""
+
+    tables: TableChoices = TableChoices()
+    """The sizes of the embedding tables."""
+
+    limits: Limits = Limits()
+    """The most that an architecture may cost."""
+
+    supernet: SuperNetConfig = SuperNetConfig()
+    """The training of the super-net."""
+
+    drawn: Annotated[int, Field(ge=1, le=10_000)] = 32
+    """Architectures that are drawn at the end, and compared with the weights of the super-net on validation."""
+
+    retrained: Annotated[int, Field(ge=1, le=1000)] = 3
+    """The best so many of these are trained from scratch."""
+
+
+def read_search_config(path: Path | None) -> ArchitectureSearchConfig:
+    """Returns the config that a YAML file holds below ``search:``; the default without a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or a value is not possible.
+    """
+    if path is None:
+        return ArchitectureSearchConfig()
+    try:
+        damage = Damage(ConfigError, "give a readable UTF-8 YAML file")
+        text = read_bytes(path, damage, limit=MAX_YAML_BYTES, follow=True)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file", "name a YAML file with `search:` and what it varies") from None
+    values: Any = parse_yaml(text, path, Damage(ConfigError, "correct the YAML at that line"))
+    if not isinstance(values, dict) or list(cast("dict[str, Any]", values)) != ["search"]:
+        raise ConfigError(
+            f"{path}: expected the key search alone, received {shorten(values)}",
+            "write search: {space: {layers: 2}, limits: {flops: 100000}}",
+        )
+    section = cast("dict[str, Any]", values)["search"]
+    return parse_config(ArchitectureSearchConfig, section if isinstance(section, dict) else {}, f"{path}: search")

@@ -1,0 +1,172 @@
+"""Predicts the memory and the time of a search of architectures, by a few real steps."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ziggurat.core.engine import check_engine
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.loader import Cursor, Loader
+from ziggurat.parallel.own_random import preserved_random_state
+from ziggurat.planning.quantities import format_bytes
+from ziggurat.search.architecture.config import ArchitectureSearchConfig, read_search_config
+from ziggurat.search.architecture.feasible import drawn_within, equal_liking, uniform_draw
+from ziggurat.search.architecture.latency import latency_table
+from ziggurat.search.architecture.space.decision import hard_masks
+from ziggurat.search.architecture.space.whole_space import WholeSpace
+from ziggurat.search.architecture.supernet.loop import SuperNetTrainer
+from ziggurat.search.architecture.supernet.opened import check_searchable, opened_super_net
+from ziggurat.training.experiment import Experiment, as_experiment
+from ziggurat.training.preparation import prepare
+from ziggurat.training.process_group import pick_device, process_group
+
+_WARM, _STEPS = 3, 8
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedSearch:
+    """What a search will take, from steps that were measured.
+
+    Attributes:
+        supernet_s: wall-clock of the super-net.
+        ranking_s: of evaluating what is drawn from it.
+        retraining_s: of the trainings from scratch, with that of the config as it is.
+        peak_bytes: the most resident memory of this process.
+        steps: steps of weights, and of the architecture.
+    """
+
+    supernet_s: float
+    ranking_s: float
+    retraining_s: float
+    peak_bytes: float
+    steps: tuple[int, int]
+
+    @property
+    def seconds(self) -> float:
+        return self.supernet_s + self.ranking_s + self.retraining_s
+
+    def text(self) -> str:
+        """Returns the prediction in words."""
+        return (
+            f"super-net: {self.steps[0]:,} steps of weights and {self.steps[1]:,} of the architecture, "
+            f"{self.supernet_s:,.0f} s\nranking what is drawn: {self.ranking_s:,.0f} s\n"
+            f"trainings from scratch: {self.retraining_s:,.0f} s\n"
+            f"in all: {self.seconds:,.0f} s, {format_bytes(round(self.peak_bytes))} of memory"
+        )
+
+
+def predict_search(
+    experiment: Experiment | str | Path,
+    *,
+    config: ArchitectureSearchConfig | Path | None = None,
+    prepared: str | Path | None = None,
+    progress: Progress | None = None,
+) -> PredictedSearch:
+    """Prepares the data if needed, makes a few steps of the super-net, and predicts the search from their medians.
+
+    A training from scratch is taken to be as fast for a step as the super-net under the masks of one architecture
+    within the limits. On several ranks, call it on one.
+
+    Raises:
+        ConfigError, DataError: as the search.
+    """
+    check_engine()
+    experiment = as_experiment(experiment)
+    experiment.check()
+    check_searchable(experiment)
+    settings = config if isinstance(config, ArchitectureSearchConfig) else read_search_config(config)
+    progress = progress or Silent()
+    dataset = prepare(experiment, folder=prepared, progress=progress)
+    device = pick_device(experiment.training.device)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(preserved_random_state(device))
+        if experiment.training.threads is not None:
+            torch.set_num_threads(experiment.training.threads)
+        stack.enter_context(process_group(device, experiment.parallel.timeout_s))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ziggurat-dry-run-")))
+        latency = None if settings.limits.milliseconds is None else latency_table(device)
+        space = WholeSpace(settings.space, settings.tables, experiment, dataset.schema, latency)
+        limits = settings.limits.resolved(space.own_costs())
+        recommender = stack.enter_context(opened_super_net(space, dataset, folder, device))
+        trainer = SuperNetTrainer(
+            recommender, space, limits, settings.supernet, dataset, folder, device, 0, "", Silent()
+        )
+        recommender.train()
+        weights, held = trainer.batches()
+        weights_s = _median(lambda: trainer.weights_step(*next(weights)), trainer.steps_per_epoch)
+        held_s = _median(lambda: trainer.architecture_step(next(held)), trainer.steps_of_architecture)
+        single = drawn_within(space, limits, uniform_draw(space, 0, 0), equal_liking(space))
+        single_s = _single_step(trainer, single)
+        started = time.perf_counter()
+        trainer.save()
+        saving_s = time.perf_counter() - started
+        row_s = _evaluation_row(trainer, single, dataset)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    training = experiment.training
+    validation = dataset.split("validation").rows
+    train_steps = min(
+        training.epochs * math.ceil(dataset.split("train").rows / training.batch_size), training.max_steps or 2**62
+    )
+    steps = trainer.total_steps, trainer.steps_of_architecture
+    epochs = trainer.total_steps / trainer.steps_per_epoch
+    evaluations = math.ceil(train_steps / training.evaluate_every) if training.evaluate_every else training.epochs
+    one = train_steps * single_s + (evaluations + 1) * (validation * row_s + saving_s)
+    return PredictedSearch(
+        supernet_s=steps[0] * weights_s + steps[1] * held_s + epochs * saving_s,
+        ranking_s=settings.drawn * validation * row_s,
+        retraining_s=(settings.retrained + 1) * one,
+        peak_bytes=peak,
+        steps=steps,
+    )
+
+
+def _median(step: Callable[[], object], most: int) -> float:
+    count = min(_STEPS, max(1, most - _WARM))
+    times: list[float] = []
+    for number in range(_WARM + count):
+        started = time.perf_counter()
+        try:
+            step()
+        except StopIteration:
+            break
+        if number >= _WARM or not times:
+            times.append(time.perf_counter() - started)
+    return statistics.median(times[1:] or times)
+
+
+def _single_step(trainer: SuperNetTrainer, architecture: dict[str, int]) -> float:
+    """Returns the seconds of a step of the weights under the masks of one architecture."""
+    masks = hard_masks(trainer.space.decisions, architecture)
+    weights, _ = trainer.batches()
+    return _median(lambda: trainer.weights_step(*next(weights), masks=masks), trainer.steps_per_epoch)
+
+
+def _evaluation_row(trainer: SuperNetTrainer, architecture: dict[str, int], dataset: Dataset) -> float:
+    """Returns the seconds of predicting a row of the validation split."""
+    trainer.recommender.net.masks = hard_masks(trainer.space.decisions, architecture)
+    trainer.recommender.eval()
+    size = trainer.space.experiment.evaluation.batch_size
+    loader = Loader(dataset.split("validation"), dataset.schema, size, shuffle=False, prefetch=0)
+    times: list[float] = []
+    batches = loader.epoch(Cursor())
+    with torch.no_grad():
+        for _ in range(_ROUNDS):
+            started = time.perf_counter()
+            found = next(batches, None)
+            if found is None:
+                break
+            trainer.recommender(found[0].to(trainer.device))
+            times.append((time.perf_counter() - started) / found[0].size)
+    return min(times)

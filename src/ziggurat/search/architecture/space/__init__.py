@@ -1,0 +1,1 @@
+"""What an architecture search chooses from: decisions, super-modules that hold all choices, and their expected cost."""

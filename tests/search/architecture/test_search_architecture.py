@@ -1,0 +1,131 @@
+"""Whole searches: what they train, choose and write, by each method; and that they resume and refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.search.architecture.conftest import SMALL, small_config
+from tests.training.conftest import MakeExperiment
+from ziggurat.cli.main import app
+from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.search.architecture.feasible import keeps
+from ziggurat.search.architecture.records import ArchitectureTrial
+from ziggurat.search.architecture.search import search_architecture
+from ziggurat.search.architecture.space.decision import chosen
+from ziggurat.search.architecture.space.whole_space import WholeSpace
+from ziggurat.search.architecture.strategies import Method, strategy_of
+from ziggurat.training.experiment import as_yaml, load_experiment, to_yaml
+from ziggurat.training.preparation import prepare
+from ziggurat.training.run_folder.run import open_run
+
+
+def test_a_search_stops_resumes_and_writes_a_config_that_trains(make_experiment: MakeExperiment) -> None:
+    experiment = make_experiment(training__epochs=1)
+    config = small_config()
+    stopped = search_architecture(experiment, config=config, stop_after=5)
+    assert not stopped.finished
+    assert [each.number for each in stopped.found.trials] == [0]
+    searched = search_architecture(experiment, config=config)
+    assert searched.finished
+    found, best = searched.found, searched.found.best
+    assert best is not None
+    assert [each.state for each in found.trials] == ["complete"] * 2
+    # What is reported was trained from scratch, within the limits.
+    run = open_run(searched.folder / "trials" / "0001")
+    assert run.results is not None
+    assert best.value == run.results["figures"]["validation"]["log_loss"]
+    assert all(best.costs[name] <= limit * (1 + 1e-9) for name, limit in found.limits.items())
+    assert set(found.test) == {0, 1}
+    written = load_experiment(searched.folder / "best.yaml")
+    assert written.model == run.experiment.model
+    assert written.embeddings == run.experiment.embeddings
+    assert written.name == "small-architecture"
+    page = (searched.folder / "search.html").read_text()
+    assert "Probabilities over time" in page
+    assert "top.1.width" in page
+    again = search_architecture(experiment, config=config)  # nothing is left to do
+    assert again.found.trials == found.trials
+    assert (searched.folder / "search.html").read_text() == page
+    with pytest.raises(RunFolderError, match=r"holds a search with another search\.drawn: 3 there, 4 here"):
+        search_architecture(experiment, config=small_config(drawn=4))
+
+
+@pytest.mark.parametrize("method", ["random", "evolution", "tpe"])
+def test_other_methods_stay_within_the_limits_and_improve_where_they_can(
+    make_experiment: MakeExperiment, tmp_path: Path, method: Method
+) -> None:
+    """The value of an architecture is the width of its top layer, which evolution and TPE can learn to lower."""
+    experiment, config = make_experiment(), small_config()
+    space = WholeSpace(config.space, config.tables, experiment, prepare(experiment).schema)
+    limits = config.limits.resolved(space.own_costs())
+    trials: list[ArchitectureTrial] = []
+    strategy = strategy_of(method, space, limits, 0, tmp_path, higher_is_better=False)
+    for number in range(1, 21):
+        choices = strategy.propose(trials)
+        if number == 12:  # as after the search was stopped
+            strategy = strategy_of(method, space, limits, 0, tmp_path, higher_is_better=False)
+            assert strategy.propose(trials) == choices
+        assert keeps(space, choices, limits)
+        values = chosen(space.decisions, choices)
+        value = float(values["top.1.width"] + values["top.2.width"] + values["table.user.dim"])
+        trials.append(ArchitectureTrial(number, choices, {}, "complete", value, {}, 0, 0.0))
+    found = [each.value or 0.0 for each in trials]
+    assert len({tuple(each.choices.items()) for each in trials}) > 10
+    if method != "random":
+        assert sum(found[12:]) / 8 < sum(found[:8]) / 8
+
+
+def test_random_search_trains_goes_on_and_ends_with_its_budget(make_experiment: MakeExperiment) -> None:
+    experiment = make_experiment(training__max_steps=2, training__epochs=1)
+    first = search_architecture(experiment, config=small_config(), method="random", trials=1)
+    more = search_architecture(experiment, config=small_config(), method="random", trials=2)
+    assert more.found.trials[:2] == first.found.trials
+    assert search_architecture(experiment, config=small_config(), method="random", seconds=1e-9).found.trials == (
+        more.found.trials
+    )
+
+
+def test_the_command_predicts_and_searches(make_experiment: MakeExperiment) -> None:
+    Path("exp.yaml").write_text(to_yaml(make_experiment(training__epochs=1)))
+    Path("space.yaml").write_text(as_yaml({"search": {**SMALL, "limits": {"milliseconds": 1.0}}}))
+    arguments = ["search", "architecture", "exp.yaml", "--space", "space.yaml"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(Path("cache").resolve()))
+        unmeasured = CliRunner().invoke(app, arguments)
+        assert isinstance(unmeasured.exception, ConfigError)
+        assert "ziggurat doctor --architecture" in unmeasured.exception.hint
+        measured = CliRunner().invoke(app, ["doctor", "--architecture", "exp.yaml", "--space", "space.yaml"])
+        assert measured.exit_code == 0, measured.output
+        predicted = CliRunner().invoke(app, [*arguments, "--dry-run"])
+        assert "in all:" in predicted.output, predicted.output
+        done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "best.yaml" in done.output.replace("\n", "")
+
+
+def test_a_config_that_cannot_be_searched_is_refused(make_experiment: MakeExperiment) -> None:
+    with pytest.raises(ConfigError, match=r"training\.warm_start: cannot be combined"):
+        search_architecture(make_experiment(training__warm_start={"run": "runs/a"}))
+    with pytest.raises(ConfigError, match="--method random: trains until it is told to stop"):
+        search_architecture(make_experiment(), method="random")
+    with pytest.raises(ConfigError, match=r"limits\.flops: received 10, and the cheapest architectures cost"):
+        search_architecture(
+            make_experiment(training__epochs=1), config=small_config(limits={"flops": 10}), method="random", trials=1
+        )
+
+
+def test_hashed_tables_and_narrow_vectors_are_an_ordinary_config(make_experiment: MakeExperiment) -> None:
+    experiment, config = make_experiment(), small_config()
+    space = WholeSpace(config.space, config.tables, experiment, prepare(experiment).schema)
+    choices = {each.name: 0 for each in space.decisions}
+    user = next(each for each in space.decisions if each.name == "table.user.rows")
+    choices["table.user.rows"] = user.choices.index(0.5)
+    found = space.decoded(choices)
+    dataset = prepare(found, folder="hashed")
+    assert dataset.schema.rows["user"] == round(0.5 * space.schema.rows["user"])
+    layout = found.layout(dataset.schema)
+    costs = space.costs(choices)
+    assert sum(spec.rows * spec.dim * 4 for spec in layout.tables) == costs["bytes"]

@@ -1,0 +1,167 @@
+"""The super-net trains weights and θ apart, its gradients are exact, and a search resumes bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.search.architecture.conftest import OpenTrainer, small_config
+from tests.training.conftest import MakeExperiment
+from ziggurat.search.architecture.feasible import drawn_within, equal_liking, excess, repaired, uniform_draw
+from ziggurat.search.architecture.space.decision import Mask, hard_masks
+from ziggurat.search.architecture.space.whole_space import WholeSpace
+from ziggurat.search.architecture.supernet.hashed_features import hashed_ids
+from ziggurat.search.architecture.supernet.loop import SuperNetTrainer
+from ziggurat.search.architecture.supernet.relaxation import ARCHITECTURE, Logits
+from ziggurat.search.architecture.supernet.row_parts import RowPart
+from ziggurat.training.preparation import prepare
+from ziggurat.training.recommender_state import dense_state
+from ziggurat.training.signals import StopRequest
+
+
+def all_weights(trainer: SuperNetTrainer) -> dict[str, torch.Tensor]:
+    weights = {name: each.detach().clone() for name, each in trainer.recommender.weights().items()}
+    return weights | {f"θ/{name}": each.detach().clone() for name, each in trainer.logits.parameters.items()}
+
+
+def test_each_optimizer_has_its_own_parameters(open_trainer: OpenTrainer) -> None:
+    """θ in the weights' optimizer would be trained on the rows of the weights, and decay with them."""
+    with open_trainer(Path("net")) as trainer:
+        thetas = {id(each) for each in trainer.logits.parameters.values()}
+        of_weights = {id(each) for group in trainer.optimizer.param_groups for each in group["params"]}
+        assert trainer.architecture.optimizer is not None
+        of_thetas = {id(each) for group in trainer.architecture.optimizer.param_groups for each in group["params"]}
+        assert of_thetas == thetas
+        assert not thetas & of_weights
+        assert not thetas & {id(each) for each in trainer.recommender.parameters()}
+
+        before = all_weights(trainer)
+        weights, held = trainer.batches()
+        trainer.weights_step(*next(weights))
+        between = all_weights(trainer)
+        trainer.architecture_step(next(held))
+        after = all_weights(trainer)
+    is_theta = [name.startswith("θ/") for name in before]
+    assert [torch.equal(before[name], between[name]) for name in before if name.startswith("θ/")] == [True] * sum(
+        is_theta
+    )
+    assert [torch.equal(between[name], after[name]) for name in before if not name.startswith("θ/")] == [True] * (
+        len(is_theta) - sum(is_theta)
+    )
+    assert not all(torch.equal(between[name], after[name]) for name in before if name.startswith("θ/"))
+
+
+def test_the_gradient_of_theta_is_that_of_finite_differences(open_trainer: OpenTrainer) -> None:
+    """Of the loss of a batch plus the costs: above the limit, where both parts count, and in double precision."""
+    with open_trainer(Path("net")) as trainer:
+        _, held = trainer.batches()
+        batch = next(held)
+        trainer.recommender.eval()
+        stepper = trainer.architecture
+        stepper._limits = {"flops": 500.0, "bytes": 1e9}  # pyright: ignore[reportPrivateUsage]
+        generator = torch.Generator().manual_seed(0)
+        for parameter in trainer.logits.parameters.values():
+            parameter.data.copy_(torch.randn(len(parameter), generator=generator))
+        _, gradients = stepper.gradients(batch, 0.7, 3)
+        for name in ("top.1.width", "layer.1", "table.user.dim", "table.user.rows"):
+            parameter = trainer.logits.parameters[name]
+            for place in range(len(parameter)):
+                sides: list[float] = []
+                for sign in (1, -1):
+                    parameter.data[place] += sign * 0.02
+                    loss, _ = stepper.gradients(batch, 0.7, 3)
+                    sides.append(loss + float(stepper.penalty().detach()))
+                    parameter.data[place] -= sign * 0.02
+                assert (sides[0] - sides[1]) / 0.04 == pytest.approx(float(gradients[name][place]), rel=0.03, abs=3e-5)
+
+
+def test_a_search_that_was_stopped_goes_on_bit_for_bit(open_trainer: OpenTrainer) -> None:
+    ended: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor] | None, list[object]]] = []
+    for stops in ((None,), (3, 21, None)):
+        folder = Path(f"net-{len(stops)}")
+        for stop_after in stops:
+            with open_trainer(folder) as trainer, StopRequest() as stop:
+                trainer.train(stop, stop_after)
+                last = all_weights(trainer), dense_state(trainer.recommender, trainer.optimizer)
+                history: list[object] = list(trainer.at.history)
+        ended.append((*last, history))
+    whole, resumed = ended
+    for left, right in ((whole[0], resumed[0]), (whole[1] or {}, resumed[1] or {})):
+        assert left.keys() == right.keys()
+        assert [name for name in left if not torch.equal(left[name], right[name])] == []
+    assert trainer.at.step == trainer.total_steps
+    assert trainer.at.architecture_steps == trainer.steps_of_architecture > 0
+    assert len(whole[2]) == len(resumed[2])
+    assert whole[2][-1].probabilities == resumed[2][-1].probabilities  # pyright: ignore
+
+
+def test_no_row_trains_both_weights_and_architecture(make_experiment: MakeExperiment) -> None:
+    blocks = prepare(make_experiment()).split("train")
+    held, others = (RowPart(blocks, 0.2, held_out, 5) for held_out in (True, False))
+    for block, rows in enumerate(blocks.sizes):
+        places = np.concatenate([held.places(block, rows), others.places(block, rows)])
+        assert sorted(places.tolist()) == list(range(rows))
+        assert held.read(block).num_rows == held.sizes[block]
+    assert held.rows / blocks.rows == pytest.approx(0.2, abs=0.01)
+
+
+def test_masks_are_drawn_with_the_probabilities_and_are_the_same_again(make_experiment: MakeExperiment) -> None:
+    config = small_config()
+    experiment = make_experiment()
+    space = WholeSpace(config.space, config.tables, experiment, prepare(experiment).schema)
+    logits = Logits(space.decisions, 3)
+    logits.parameters["top.1.width"].data.copy_(torch.tensor([1.0, 0.0, -1.0]))
+    counts = np.bincount([logits.drawn(number)["top.1.width"] for number in range(600)], minlength=3) / 600
+    assert counts == pytest.approx(logits.probabilities()["top.1.width"].tolist(), abs=0.05)
+    first, second = (logits.masks(0.5, ARCHITECTURE, 7)["top.1.width"].shares for _ in range(2))
+    assert torch.equal(first, second)
+    assert float(first.detach().sum()) == pytest.approx(1)
+    assert logits.masks(0.01, ARCHITECTURE, 7)["top.1.width"].shares.max() > 0.99
+
+
+def test_what_exceeds_a_limit_is_changed_until_it_does_not(make_experiment: MakeExperiment) -> None:
+    config = small_config()
+    experiment = make_experiment()
+    space = WholeSpace(config.space, config.tables, experiment, prepare(experiment).schema)
+    dear = {each.name: 0 for each in space.decisions}
+    limits = {"flops": 0.7 * space.costs(dear)["flops"], "bytes": space.costs(dear)["bytes"]}
+    found = repaired(space, limits, dear, equal_liking(space))  # pyright: ignore
+    assert excess(space.costs(found), limits) <= 1e-9  # pyright: ignore
+    drawn = drawn_within(space, limits, uniform_draw(space, 0, 0), equal_liking(space))  # pyright: ignore
+    assert excess(space.costs(drawn), limits) <= 1e-9  # pyright: ignore
+
+
+def test_tables_are_mixed_as_their_shares_say(open_trainer: OpenTrainer) -> None:
+    """By the definition: the vector of each choice of rows, truncated and projected for each width."""
+    with open_trainer(Path("net")) as trainer:
+        tables = trainer.recommender.net.tables
+        space = trainer.space.tables
+        assert tables.dims == (4, 8)
+        shares = {each.name: torch.rand(len(each.choices)).softmax(0) for each in space.decisions}
+        masks = {name: Mask(value, 0 if len(value) == 1 else None) for name, value in shares.items()}
+        emb_BED = torch.randn(3, trainer.recommender.net.dims.features, 8)
+        found_BFD = tables(emb_BED, masks)
+        number = next(n for n, table in enumerate(space.tables) if table.name == "user")
+        table = space.tables[number]
+        extended = trainer.recommender.lookup.layout.fields
+        wanted_BD = torch.zeros(3, 8)
+        for r, share in enumerate(table.shares):
+            field = "user" if share == 1.0 else "user@0_5"
+            row_BD = emb_BED[:, extended.index(field)]
+            for d, dim in enumerate(tables.dims):
+                projected_BD = row_BD if dim == 8 else tables.projections[number](row_BD[:, :4])
+                wanted_BD += shares["table.user.rows"][r] * shares["table.user.dim"][d] * projected_BD
+        place = trainer.space.layout.fields.index("user")
+        torch.testing.assert_close(found_BFD[:, place], wanted_BD)
+        hard = hard_masks(space.decisions, {each.name: len(each.choices) - 1 for each in space.decisions})
+        last = extended.index("user@0_5" if table.shares[-1] == 0.5 else "user")
+        torch.testing.assert_close(tables(emb_BED, hard)[:, place], emb_BED[:, last])
+
+
+def test_ids_are_hashed_evenly_and_missing_ones_stay() -> None:
+    ids = hashed_ids(1000, 101)
+    assert int(ids[0]) == 0
+    assert set(ids[1:].tolist()) == set(range(1, 101))
