@@ -35,7 +35,7 @@ class RowOrder:
     def __init__(
         self, tables: Sequence[TableSpec], plan: Plan, ranks: Mapping[str, FrequencyRanks], device: torch.device
     ) -> None:
-        ordered = [spec for spec in tables if plan.placements[spec.name].fast_rows is not None]
+        ordered = [spec for spec in tables if plan.placements[spec.name].ordered]
         missing = [spec.name for spec in ordered if spec.name not in ranks]
         assert not missing, f"the plan orders the rows of {missing}, but row_ranks lacks their order"
         self._positions: dict[str, Tensor] = {}
