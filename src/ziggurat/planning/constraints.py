@@ -12,7 +12,7 @@ from ziggurat.core.topology import DeviceKind, Topology
 COLUMN_MULTIPLE = 4
 """FBGEMM's kernels move rows in units of four floats, so the number of a shard's columns is a multiple of four."""
 
-TIERED_OPTIMIZERS = ("sgd", "rowwise_adagrad")
+TIERED_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
 """The row optimizers of tables with tiers of rows."""
 
 
@@ -85,8 +85,8 @@ def check_sharding(table: TableSpec, sharding: Sharding, topology: Topology) -> 
         case "row_tiers" if table.optimizer["name"] not in TIERED_OPTIMIZERS:
             raise InvalidSection(
                 "sharding",
-                f"'row_tiers', but its optimizer is {table.optimizer['name']}; rows copied to several ranks are updated "
-                f"by {' and '.join(TIERED_OPTIMIZERS)} only",
+                f"'row_tiers', but its optimizer is {table.optimizer['name']}; copied rows are updated "
+                f"by {', '.join(TIERED_OPTIMIZERS)} only",
                 f"use row_wise, or another optimizer in embeddings.tables.{table.name}",
             )
         case "row_tiers" if topology.world_size == 1:
