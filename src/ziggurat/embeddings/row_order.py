@@ -17,7 +17,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from ziggurat.core.plan import Plan
-from ziggurat.core.row_order import FrequencyRanks, round_robin_positions
+from ziggurat.core.row_order import FrequencyRanks, Positions, round_robin_positions, tier_positions
 from ziggurat.core.tables import TableSpec
 from ziggurat.parallel.tensor_slices import TensorSlice
 
@@ -41,7 +41,7 @@ class RowOrder:
         self._positions: dict[str, Tensor] = {}
         self._positions_of_key: dict[str, Tensor] = {}
         for spec in ordered:
-            positions = torch.from_numpy(round_robin_positions(spec.rows, plan.row_parts(spec.name)))
+            positions = torch.from_numpy(_positions(plan, spec))
             self._positions[spec.name] = positions[torch.from_numpy(ranks[spec.name]).long()].int()
             self._positions_of_key |= dict.fromkeys(spec.keys, self._positions[spec.name].to(device))
         self._ids: dict[tuple[str, int, int], Tensor] = {}
@@ -72,3 +72,11 @@ class RowOrder:
             ids_R[self._positions[name].long()] = torch.arange(len(ids_R), dtype=torch.int32)
             self._ids[key] = ids_R[first : first + size].clone()
         return replace(tensor_slice, rows=self._ids[key])
+
+
+def _positions(plan: Plan, spec: TableSpec) -> Positions:
+    placement = plan.placements[spec.name]
+    if placement.sharding != "row_tiers":
+        return round_robin_positions(spec.rows, plan.row_parts(spec.name))
+    copied, hosts, _ = placement.tiers(spec.rows)
+    return tier_positions(spec.rows, copied.size, hosts.size, plan.local_size, plan.world_size)
