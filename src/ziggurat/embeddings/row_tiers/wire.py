@@ -24,11 +24,12 @@ class Wire:
         self._factors = {"rows": 1.0, "gradients": 2.0 ** (batch_size.bit_length() - 1) if fp16 else 1.0}
 
     def encode(self, values: Tensor, kind: Literal["rows", "gradients"]) -> Tensor:
-        """Returns what is sent for float32 values: the values, or integers of 16 bits."""
+        """Returns what is sent for float32 values (N, D): the values, or two bytes each (N, 2·D), as gloo sends no
+        bfloat16."""
         dtype, factor = self._types[kind], self._factors[kind]
         if dtype is torch.float32:
             return values
-        return (values * factor if factor != 1 else values).to(dtype).view(torch.int16)
+        return (values * factor if factor != 1 else values).to(dtype).view(torch.uint8)
 
     def decode(self, sent: Tensor, kind: Literal["rows", "gradients"]) -> Tensor:
         """Returns the float32 values of what was sent."""
