@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from tests.distributed.tier_cases import (
 )
 from ziggurat.core.errors import InvalidSection
 from ziggurat.core.plan import Placement, Plan
+from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.embeddings.row_tiers.distinct_rows import TierBounds
@@ -32,6 +33,7 @@ from ziggurat.embeddings.row_tiers.flags import packed, packed_by_torch, padded,
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.world import World
 from ziggurat.planning.constraints import check_placement
+from ziggurat.training.placement.tier_watch import TierWatch
 
 WORLD, LOCAL, STEPS = 4, 2, 8
 EVERYWHERE = tuple(range(WORLD))
@@ -222,3 +224,31 @@ def test_what_tiers_cannot_do_is_refused_by_name(change: dict[str, Any], message
     spec = TableSpec("t", 12, 8, ("t",), "sum", given.pop("optimizer"), 0.01)
     with pytest.raises(InvalidSection, match=message):
         check_placement(spec, Placement("row_tiers", **given), topology)
+
+
+class _Rows:
+    """A table of 20 rows, 4 copied to every rank and 6 to every host, without its rows."""
+
+    spec = TableSpec("t", 20, 8, ("t",), "sum", {"name": "sgd"}, 0.01)
+    bounds = TierBounds(spec, Placement("row_tiers", EVERYWHERE, None, None, 4, 6), World(0, 4, 2), CPU)
+
+
+def test_lookups_that_move_to_other_rows_are_noted_once() -> None:
+    """Two look-ups an example; rows 19, 18, … are looked up less and less."""
+    accesses = np.arange(20, dtype=np.int64)
+    statistics = DatasetStatistics(rows={"train": 95}, label_rates={}, tables={"t": TableStatistics("t", 20, accesses)})
+    watch = TierWatch([cast("Any", _Rows)], statistics, examples=3)
+    total = {"t/copied_lookups": 60.0, "t/host_lookups": 120.0, "t/split_lookups": 20.0, "t/split_rows": 30.0}
+    figures = watch.figures({}, total, steps=10)
+    assert [figures[f"t/{tier}_share"] for tier in ("copied", "host", "split")] == pytest.approx([0.3, 0.6, 0.1])
+    expected = [figures[f"t/{tier}_share_expected"] for tier in ("copied", "host", "split")]
+    assert expected == pytest.approx([(16 + 17 + 18 + 19) / 190, sum(range(10, 16)) / 190, sum(range(10)) / 190])
+    assert figures["t/split_rows"] == 3
+    shares = np.arange(20) / 190
+    assert figures["t/split_rows_expected"] == pytest.approx(sum(1 - (1 - share) ** 6 for share in shares[:10]))
+    assert not watch.notes(figures)
+    moved = watch.figures(total, {**total, "t/split_lookups": 120.0, "t/copied_lookups": 160.0}, steps=10)
+    assert moved["t/split_share"] == 0.5
+    (note,) = watch.notes(moved)
+    assert "table 't': 50% of its look-ups are of copied rows, 76% were expected" in note
+    assert not watch.notes(moved)

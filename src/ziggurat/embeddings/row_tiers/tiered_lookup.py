@@ -239,7 +239,8 @@ class TieredTables(nn.Module):
     def _classified(self, table: TieredTable, jagged: Mapping[str, JaggedTensor]) -> TableBatch:
         parts = [jagged[key] for key in table.spec.keys]
         distinct = table.bounds.distinct(torch.cat([part.values() for part in parts]))
-        self.traffic.looked_up(table.spec.name, distinct.lookups(), distinct.by_tier)
+        if torch.is_grad_enabled():
+            self.traffic.looked_up(table.spec.name, distinct.lookups(), distinct.by_tier)
         copied = table.bounds.copied.size + table.bounds.hosts.size > 0
         copies = None
         if copied and torch.is_grad_enabled():
