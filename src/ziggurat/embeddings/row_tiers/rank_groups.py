@@ -105,7 +105,9 @@ class RankGroup:
         sent = own if len(own) == longest else torch.cat([own, own.new_zeros(longest - len(own), *own.shape[1:])])
         self._traffic.sent(purpose, len(self._near) * sent.nbytes, len(self._far) * sent.nbytes)
         output = sent.new_empty(longest * self.size, *sent.shape[1:])
-        work = dist.all_gather_into_tensor(output, sent.contiguous(), group=self._group, async_op=True)
+        work = dist.all_gather_into_tensor(  # pyright: ignore[reportDeprecated] - as TorchRec calls it
+            output, sent.contiguous(), group=self._group, async_op=True
+        )
         return Gathering(InFlight(output, work), sizes)
 
 

@@ -17,14 +17,14 @@ Shape legend: B examples, L ids, U distinct ids, N bags, D dim, T tables, G rank
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
@@ -127,8 +127,7 @@ class TieredTables(nn.Module):
             ids: positions of rows under the keys of these tables, and further ones.
             size: B.
         """
-        jagged = ids.to_dict()
-        batches = [self._classified(table, jagged) for table in self.tables]
+        batches = [self._classified(table, ids) for table in self.tables]
         host = torch.tensor([each.distinct.hosts for each in batches], device=ids.device()).T.contiguous()
         world = torch.tensor([each.distinct.split for each in batches], device=ids.device()).T.contiguous()
         groups = self._groups
@@ -236,16 +235,16 @@ class TieredTables(nn.Module):
         for table in self.tables:
             yield from table.shards()
 
-    def _classified(self, table: TieredTable, jagged: Mapping[str, JaggedTensor]) -> TableBatch:
-        parts = [jagged[key] for key in table.spec.keys]
-        distinct = table.bounds.distinct(torch.cat([part.values() for part in parts]))
+    def _classified(self, table: TieredTable, ids: KeyedJaggedTensor) -> TableBatch:
+        positions_L, lengths_N = _ids_of(table.spec, ids)
+        distinct = table.bounds.distinct(positions_L)
         if torch.is_grad_enabled():
             self.traffic.looked_up(table.spec.name, distinct.lookups(), distinct.by_tier)
         copied = table.bounds.copied.size + table.bounds.hosts.size > 0
         copies = None
         if copied and torch.is_grad_enabled():
             copies = CopiedGradients(table, self._groups, self._wire, distinct)
-        return TableBatch(table, distinct, torch.cat([part.lengths() for part in parts]), copies)
+        return TableBatch(table, distinct, lengths_N, copies)
 
     def _send_host_rows(self, each: TableBatch) -> InFlight | None:
         """Starts to send the rows of the second tier that ranks of the host ask for."""
@@ -272,6 +271,15 @@ class TieredTables(nn.Module):
         if each.grad_UD is None:
             return torch.zeros(len(each.distinct.positions_U), each.table.spec.dim, device=each.lengths_N.device)
         return each.grad_UD.div_(self._groups.world_size)
+
+
+def _ids_of(spec: TableSpec, ids: KeyedJaggedTensor) -> tuple[Tensor, Tensor]:
+    """Returns the ids of a table's features and the lengths of their bags; the keys of a feature are adjacent."""
+    number = {key: place for place, key in enumerate(ids.keys())}
+    starts, lengths_KB = ids.offset_per_key(), ids.lengths().view(len(number), -1)
+    runs = [(number[keys[0]], number[keys[-1]] + 1) for keys in map(spec.keys_of, spec.features)]
+    values_L = torch.cat([ids.values()[starts[first] : starts[last]] for first, last in runs])
+    return values_L, torch.cat([lengths_KB[first:last].reshape(-1) for first, last in runs])
 
 
 def rows_by_feature(spec: TableSpec, row_ND: Tensor, size: int) -> dict[str, Tensor]:
@@ -306,7 +314,10 @@ class _SpreadRows(torch.autograd.Function):
         lengths_N, inverse_L = batch.lengths_N.long(), batch.distinct.inverse_L
         if batch.table.spec.pooling == "mean":
             grad_ND = grad_ND / lengths_N.clamp(min=1).unsqueeze(1)
-        grad_LD = grad_ND.repeat_interleave(lengths_N, dim=0, output_size=len(inverse_L))
+        if len(lengths_N) and int(lengths_N.max()) <= 1:  # single ids, and sequences by position
+            grad_LD = grad_ND if len(inverse_L) == len(grad_ND) else grad_ND[lengths_N.bool()]
+        else:
+            grad_LD = grad_ND.repeat_interleave(lengths_N, dim=0, output_size=len(inverse_L))
         sums_UD = grad_LD.new_zeros(len(batch.distinct.positions_U), grad_LD.shape[1])
         batch.grad_UD = add_by_row(sums_UD, inverse_L, grad_LD)
         return None, None, None
