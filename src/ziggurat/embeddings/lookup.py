@@ -115,6 +115,7 @@ class EmbeddingLookup(nn.Module):
         self._deferred = DeferredIdCheck(self._id_range, device) if device.type == "cuda" else None
         replicated = [spec for spec in tables if is_replicated(spec, device, plan.placements[spec.name].sharding)]
         tiered = [spec for spec in tables if plan.placements[spec.name].sharding == "row_tiers"]
+        assert not tiered or towers is None, "towers keep tables on one host"
         fused = [spec for spec in tables if spec not in replicated and spec not in tiered]
         # TorchRec draws random weights for the shards of this rank; from the global generators, the weights of fields
         # and model would differ between ranks.
