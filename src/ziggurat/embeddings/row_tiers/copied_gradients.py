@@ -47,17 +47,20 @@ class CopiedGradients:
         self._table, self._groups, self._wire, self._distinct = table, groups, wire, distinct
         self._lengths = [padded(tier.length) for tier in (table.bounds.copied, table.bounds.hosts)]
         self._device = table.copied.weight_RD.device
+        self._copied: InFlight | None = None
+        self._hosts: InFlight | None = None
 
     def send_flags(self) -> None:
         """Tells each rank of the host which rows of its range this rank has touched, of those on every rank."""
         bounds, length = self._table.bounds.copied, self._lengths[0]
         flags = torch.zeros(bounds.parts, length, dtype=torch.bool, device=self._device)
+        self._host_flags = InFlight(packed(flags))
         if length:
             positions_U = self._distinct.positions_U[: sum(self._distinct.copied)].long()
             part_U = positions_U // bounds.length
             flags[part_U, positions_U - part_U * bounds.length] = True
-        ones = [1] * bounds.parts
-        self._host_flags = self._groups.host.send("copies", packed(flags), ones, ones)
+            ones = [1] * bounds.parts
+            self._host_flags = self._groups.host.send("copies", packed(flags), ones, ones)
 
     def send_flags_between(self, host_places: Tensor) -> None:
         """Tells the other hosts which rows this host has touched.
@@ -89,16 +92,18 @@ class CopiedGradients:
             host_received: how many rows of the second tier each rank of the host asked of this one.
         """
         host, distinct = self._groups.host, self._distinct
-        received = self._copied_LP.sum(dim=1).tolist()
-        self._copied = host.send("copies", self._encode(copied_UD), distinct.copied, received)
-        self._hosts = host.send("host_rows", self._encode(host_UD), distinct.hosts, host_received)
         self._union_P = self._touched_NP.any(dim=0)
-        flags = packed(self._union_P[None, : self._lengths[0]])
-        self._range_flags = host.gather("copies", flags, [1] * host.size)
+        if self._lengths[0]:
+            received = self._copied_LP.sum(dim=1).tolist()
+            self._copied = host.send("copies", self._encode(copied_UD), distinct.copied, received)
+            flags = packed(self._union_P[None, : self._lengths[0]])
+            self._range_flags = host.gather("copies", flags, [1] * host.size)
+        if self._lengths[1]:
+            self._hosts = host.send("host_rows", self._encode(host_UD), distinct.hosts, host_received)
 
     def send_between(self) -> None:
         """Sums the gradients of the host and sends the sums to the peers."""
-        grads = torch.cat([self._decode(self._copied), self._decode(self._hosts)])
+        grads = torch.cat([self._decode(each) for each in (self._copied, self._hosts) if each is not None])
         places = torch.cat([self._copied_LP.nonzero()[:, 1], self._lengths[0] + self._host_places])
         peers = self._groups.peers
         own_P = self._touched_NP[peers.own]
@@ -136,16 +141,20 @@ class CopiedGradients:
         assert isinstance(self._parts, Gathering)
         parts = [self._wire.decode(part, "gradients") for part in self._parts.wait()]
         total = torch.cat(parts) if self._chunk else _summed(parts, self._slots, int(self._union_P.sum()))
-        self._range_LP = torch.cat([unpacked(flags) for flags in self._range_flags.wait()])
-        sizes = self._range_LP.sum(dim=1).tolist()
-        copied = sizes[self._groups.host.own]
-        self._sums = self._groups.host.gather("copies", self._encode(total[:copied]), sizes)
+        copied = 0
+        if self._copied is not None:
+            self._range_LP = torch.cat([unpacked(flags) for flags in self._range_flags.wait()])
+            sizes = self._range_LP.sum(dim=1).tolist()
+            copied = sizes[self._groups.host.own]
+            self._sums = self._groups.host.gather("copies", self._encode(total[:copied]), sizes)
         places = self._union_P.nonzero().squeeze(1)[copied:] - self._lengths[0]
         if len(places):
             self._table.hosts.step(places, total[copied:])
 
     def apply(self) -> None:
         """Takes the step of the rows that every rank holds."""
+        if self._copied is None:
+            return
         sums_UD = torch.cat([self._wire.decode(part, "gradients") for part in self._sums.wait()])
         part_U, place_U = self._range_LP.nonzero().unbind(dim=1)
         if len(part_U):

@@ -77,18 +77,29 @@ class RankGroup:
         self._near = [place for place, host in others if host == hosts[self.own]]
         self._far = [place for place, host in others if host != hosts[self.own]]
 
-    def send(self, purpose: Purpose, sent: Tensor, sizes: Sequence[int], received: Sequence[int]) -> InFlight:
-        """Starts to send rows to the ranks, ``sizes`` of them in order; ``received`` come from each."""
+    def send(
+        self,
+        purpose: Purpose,
+        sent: Tensor,
+        sizes: Sequence[int],
+        received: Sequence[int],
+        into: Tensor | None = None,
+    ) -> InFlight:
+        """Starts to send rows to the ranks, ``sizes`` of them in order; ``received`` come from each.
+
+        They arrive in ``into`` if it is given, has their type, and this is not the only rank.
+        """
         row = sent[0:1].nbytes if len(sent) else 0
         near, far = (sum(sizes[place] for place in places) for places in (self._near, self._far))
         self._traffic.sent(purpose, near * row, far * row)
         if self.size == 1:
             return InFlight(sent)
-        output = sent.new_empty(sum(received), *sent.shape[1:])
+        if into is None or into.dtype != sent.dtype:
+            into = sent.new_empty(sum(received), *sent.shape[1:])
         work = dist.all_to_all_single(
-            output, sent.contiguous(), list(received), list(sizes), group=self._group, async_op=True
+            into, sent.contiguous(), list(received), list(sizes), group=self._group, async_op=True
         )
-        return InFlight(output, work)
+        return InFlight(into, work)
 
     def send_counts(self, counts: Tensor) -> InFlight:
         """Starts to send row k of ``counts`` to rank k; row k of the result comes from rank k."""

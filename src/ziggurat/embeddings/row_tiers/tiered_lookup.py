@@ -153,14 +153,14 @@ class TieredTables(nn.Module):
     def finish(self, batch: TieredBatch) -> dict[str, Tensor]:
         """Returns the rows by feature: (B, W), or (B, S, W) for a sequence with positions."""
         self.send_ids(batch)
-        sent = [(each, self._send_host_rows(each), self._send_split_rows(each)) for each in batch.tables]
+        arriving = [self._send_rows(each) for each in batch.tables]
         rows: dict[str, Tensor] = {}
-        for each, host_rows, split_rows in sent:
-            copied = sum(each.distinct.copied)
-            parts = [each.table.copied.weight_RD[each.distinct.positions_U[:copied].long()]]
-            parts += [self._wire.decode(part.wait(), "rows") for part in (host_rows, split_rows) if part is not None]
-            pooled_ND = _SpreadRows.apply(self._anchor, each, torch.cat(parts))
-            rows |= rows_by_feature(each.table.spec, pooled_ND, batch.size)
+        for each, (rows_UD, parts) in zip(batch.tables, arriving, strict=True):
+            for arrives, into in parts:
+                received = self._wire.decode(arrives.wait(), "rows")
+                if received.data_ptr() != into.data_ptr():
+                    into.copy_(received)
+            rows |= rows_by_feature(each.table.spec, _SpreadRows.apply(self._anchor, each, rows_UD), batch.size)
         if torch.is_grad_enabled():
             self.release()
             self._pending = batch
@@ -246,25 +246,31 @@ class TieredTables(nn.Module):
             copies = CopiedGradients(table, self._groups, self._wire, distinct)
         return TableBatch(table, distinct, lengths_N, copies)
 
-    def _send_host_rows(self, each: TableBatch) -> InFlight | None:
-        """Starts to send the rows of the second tier that ranks of the host ask for."""
-        places = torch.zeros(0, dtype=torch.int64, device=each.lengths_N.device)
-        sent = None
+    def _send_rows(self, each: TableBatch) -> tuple[Tensor, list[tuple[InFlight, Tensor]]]:
+        """Starts to send the rows that other ranks ask for.
+
+        Returns:
+            The distinct rows of this rank's batch, with those that it holds, and which parts of them are to arrive.
+        """
+        table, distinct, groups = each.table, each.distinct, self._groups
+        rows_UD = torch.empty(len(distinct.positions_U), table.spec.dim, device=each.lengths_N.device)
+        copied_UD, host_UD, split_UD = rows_UD.split(distinct.by_tier)
+        parts: list[tuple[InFlight, Tensor]] = []
+        places = torch.zeros(0, dtype=torch.int64, device=rows_UD.device)
         if each.host_ids is not None:
-            places = each.table.host_places(each.host_ids.wait().long())
-            rows = self._wire.encode(each.table.hosts.weight_RD[places], "rows")
-            sent = self._groups.host.send("host_rows", rows, each.host_received, each.distinct.hosts)
+            places = table.host_places(each.host_ids.wait().long())
+            sent = self._wire.encode(table.hosts.weight_RD[places], "rows")
+            arrives = groups.host.send("host_rows", sent, each.host_received, distinct.hosts, host_UD)
+            parts.append((arrives, host_UD))
         if each.copies is not None:
             each.copies.send_flags_between(places)
-        return sent
-
-    def _send_split_rows(self, each: TableBatch) -> InFlight | None:
-        """Starts to send the rows of the third tier that ranks ask for."""
-        if each.split_ids is None:
-            return None
-        each.split_rows = each.table.split_rows(each.split_ids.wait().long())
-        rows = self._wire.encode(each.split_rows.detach(), "rows")
-        return self._groups.world.send("split_rows", rows, each.split_received, each.distinct.split)
+        if each.split_ids is not None:
+            each.split_rows = table.split_rows(each.split_ids.wait().long())
+            sent = self._wire.encode(each.split_rows.detach(), "rows")
+            arrives = groups.world.send("split_rows", sent, each.split_received, distinct.split, split_UD)
+            parts.append((arrives, split_UD))
+        torch.index_select(table.copied.weight_RD, 0, distinct.positions_U[: len(copied_UD)].long(), out=copied_UD)
+        return rows_UD, parts
 
     def _gradients(self, each: TableBatch) -> Tensor:
         """Returns this rank's part of the mean gradients of the distinct rows."""
