@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, get_args
@@ -12,14 +12,15 @@ from ziggurat.core.sealed import declared
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.untrusted import Damage
 
-PLAN_VERSION = 4
-READABLE_VERSIONS = (2, 3, 4)
-"""Version 2 had no memory tiers (``fast_rows``), version 3 no offloaded tables (``slots``)."""
+PLAN_VERSION = 5
+READABLE_VERSIONS = (2, 3, 4, 5)
+"""Version 2 had no memory tiers (``fast_rows``), 3 no offloaded tables (``slots``), 4 no tiers of rows
+(``copied_rows``, ``host_rows``)."""
 
 _DAMAGED = Damage(ConfigError, "make the plan anew with this ziggurat")
 _MOST_RANKS = 2**20
 
-Sharding = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row_wise", "grid"]
+Sharding = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row_wise", "grid", "row_tiers"]
 """How a table is split.
 
 ===============  ======================================================================================================
@@ -29,12 +30,14 @@ column_wise      equal ranges of columns, on the ranks named; a rank may hold se
 data_parallel    the whole table on every rank
 table_row_wise   contiguous ranges of rows over the ranks of one host
 grid             equal ranges of columns, one per host, each split by rows over that host's ranks
+row_tiers        by frequency: the first rows copied to every rank; the next copied to every host, where they are split
+                 over its ranks; the others split over all ranks
 ===============  ======================================================================================================
 """
 
 
 _SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
-SPLIT_BY_ROWS: frozenset[Sharding] = frozenset({"row_wise", "table_row_wise", "grid"})
+SPLIT_BY_ROWS: frozenset[Sharding] = frozenset({"row_wise", "table_row_wise", "grid", "row_tiers"})
 """Shardings with which the rows of one bag may be on several ranks."""
 
 
@@ -49,13 +52,34 @@ class Placement:
             frequency (distributed round-robin over the ranges if the table is split by rows); this many of the first
             are in fast memory, the others in slow memory.
         slots: None: all rows are in memory. A number: the rows are on a block device, and memory caches this many rows
-            of each shard.
+            of each shard; with ``row_tiers``, of each shard of the rows that are split over all ranks.
+        copied_rows: with ``row_tiers``, how many rows, from the most frequent one on, are copied to every rank; else
+            None.
+        host_rows: with ``row_tiers``, how many of the rows after these are copied to every host; else None.
     """
 
     sharding: Sharding
     ranks: tuple[int, ...]
     fast_rows: int | None = None
     slots: int | None = None
+    copied_rows: int | None = None
+    host_rows: int | None = None
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows are stored by falling frequency."""
+        return self.fast_rows is not None or self.sharding == "row_tiers"
+
+    def tiers(self, rows: int) -> tuple[Span, Span, Span]:
+        """Returns the positions of the rows copied to every rank, copied to every host, and split over all ranks.
+
+        Args:
+            rows: the table's rows; the placement is of ``row_tiers``.
+        """
+        copied, of_host = self.copied_rows, self.host_rows
+        assert copied is not None, self
+        assert of_host is not None, self
+        return Span(0, copied), Span(copied, of_host), Span(copied + of_host, rows - copied - of_host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +145,9 @@ class Plan:
         ranks: Iterable[int],
         fast_rows: int | None = None,
         slots: int | None = None,
+        *,
+        copied_rows: int | None = None,
+        host_rows: int | None = None,
     ) -> Plan:
         """Returns this plan with another placement of one table.
 
@@ -129,19 +156,22 @@ class Plan:
         """
         if sharding not in _SHARDINGS:
             raise unknown_name("sharding", sharding, _SHARDINGS)
-        placement = Placement(sharding, tuple(ranks), fast_rows, slots)
+        placement = Placement(sharding, tuple(ranks), fast_rows, slots, copied_rows, host_rows)
         return replace(self, placements={**self.placements, table: placement})
 
     def shards(self, table: TableSpec) -> tuple[Shard, ...]:
         """Returns the shards of ``table``, in shard order.
 
-        Ranges of rows are ``ceil(rows / ranks)`` long, except the last, as TorchRec's kernels require.
+        Ranges of rows are ``ceil(rows / ranks)`` long, except the last, as TorchRec's kernels require. With
+        ``row_tiers``, each rank has a shard of every tier that has rows; shards are ordered by tier, then by rank.
 
         Raises:
             ConfigError: the plan has no such table.
         """
         placement = self.placement(table.name)
         ranks = placement.ranks
+        if placement.sharding == "row_tiers":
+            return tuple(self._tier_shards(table, placement))
         row_spans = _ranges(table.rows, self.row_parts(table.name))
         fast = [None] * len(row_spans)
         if placement.fast_rows is not None:
@@ -163,6 +193,19 @@ class Plan:
             for rank, (span, fast_rows) in zip(owners, rows, strict=True)
         )
 
+    def _tier_shards(self, table: TableSpec, placement: Placement) -> Iterator[Shard]:
+        copied, hosts, split = placement.tiers(table.rows)
+        columns = Span(0, table.dim)
+        parts = {
+            copied: [Span(0, copied.size)] * self.world_size,
+            hosts: _ranges(hosts.size, self.local_size) * (self.world_size // self.local_size),
+            split: _ranges(split.size, self.world_size),
+        }
+        for tier, spans in parts.items():
+            if tier.size:
+                for rank, span in enumerate(spans):
+                    yield Shard(rank, Span(tier.first + span.first, span.size), columns)
+
     def placement(self, table: str) -> Placement:
         """Returns the placement of a table.
 
@@ -175,7 +218,7 @@ class Plan:
         return found
 
     def row_parts(self, table: str) -> int:
-        """Returns into how many ranges the rows of a table are split.
+        """Returns into how many ranges the rows of a table are split; with ``row_tiers``, those of the last tier.
 
         Raises:
             ConfigError: the plan has no such table.
@@ -219,7 +262,22 @@ class Plan:
                 raise _DAMAGED.of(where, f"names the ranks {list(placement.ranks)} of {plan.world_size}")
             if (placement.fast_rows or 0) < 0 or (placement.slots is not None and placement.slots < 1):
                 raise _DAMAGED.of(where, f"has {placement.fast_rows} fast rows and {placement.slots} slots")
+            _check_tiers(where, plan, placement)
         return plan
+
+
+def _check_tiers(where: str, plan: Plan, placement: Placement) -> None:
+    """Raises ConfigError unless a stored placement has tiers of rows exactly if it is of ``row_tiers``."""
+    counts = (placement.copied_rows, placement.host_rows)
+    if placement.sharding != "row_tiers":
+        if counts != (None, None):
+            raise _DAMAGED.of(where, f"has tiers of rows, but is {placement.sharding}")
+        return
+    if None in counts or min(count or 0 for count in counts) < 0 or placement.fast_rows is not None:
+        found = f"{counts[0]} rows copied to every rank, {counts[1]} to every host, {placement.fast_rows} fast rows"
+        raise _DAMAGED.of(where, f"has {found}")
+    if placement.ranks != tuple(range(plan.world_size)):
+        raise _DAMAGED.of(where, f"is row_tiers, but names the ranks {list(placement.ranks)} of {plan.world_size}")
 
 
 def round_robin_counts(spans: Sequence[Span], count: int) -> list[int]:

@@ -12,6 +12,9 @@ from ziggurat.core.topology import DeviceKind, Topology
 COLUMN_MULTIPLE = 4
 """FBGEMM's kernels move rows in units of four floats, so the number of a shard's columns is a multiple of four."""
 
+TIERED_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
+"""The row optimizers of tables with tiers of rows."""
+
 
 def must_replicate(table: TableSpec, kind: DeviceKind) -> bool:
     """Returns whether no fused kernel has the table's optimizer, so that every rank must hold the whole table."""
@@ -30,14 +33,14 @@ def stays_fused(table: TableSpec, sharding: Sharding) -> bool:
 
 def fixed_ranks(sharding: Sharding, topology: Topology) -> tuple[int, ...] | None:
     """Returns the ranks that the sharding prescribes, or None if they can be chosen."""
-    whole_world = sharding in ("row_wise", "data_parallel", "grid")
+    whole_world = sharding in ("row_wise", "data_parallel", "grid", "row_tiers")
     return tuple(range(topology.world_size)) if whole_world else None
 
 
 def row_parts(sharding: Sharding, topology: Topology) -> int:
     """Returns the number of ranges that the sharding cuts a table's rows into."""
     match sharding:
-        case "row_wise":
+        case "row_wise" | "row_tiers":
             return topology.world_size
         case "table_row_wise" | "grid":
             return topology.devices
@@ -79,6 +82,15 @@ def check_sharding(table: TableSpec, sharding: Sharding, topology: Topology) -> 
                 f"'grid', but {table.dim} columns over {topology.hosts} hosts are not {COLUMN_MULTIPLE}, 8, … each",
                 "use table_row_wise, or choose another embeddings dim",
             )
+        case "row_tiers" if table.optimizer["name"] not in TIERED_OPTIMIZERS:
+            raise InvalidSection(
+                "sharding",
+                f"'row_tiers', but its optimizer is {table.optimizer['name']}; copied rows are updated "
+                f"by {', '.join(TIERED_OPTIMIZERS)} only",
+                f"use row_wise, or another optimizer in embeddings.tables.{table.name}",
+            )
+        case "row_tiers" if topology.world_size == 1:
+            raise InvalidSection("sharding", "'row_tiers', but there is one rank", "use table_wise")
         case _:
             pass
 
@@ -87,7 +99,7 @@ def check_placement(table: TableSpec, placement: Placement, topology: Topology) 
     """Validates that ``table`` can be placed this way; returns None or raises.
 
     Raises:
-        InvalidSection: at ``sharding``, ``ranks`` or ``fast_rows``.
+        InvalidSection: at ``sharding``, ``ranks``, ``fast_rows`` or ``copied_rows``.
     """
     sharding, ranks, world = placement.sharding, placement.ranks, topology.world_size
     check_sharding(table, sharding, topology)
@@ -95,6 +107,7 @@ def check_placement(table: TableSpec, placement: Placement, topology: Topology) 
         if not 0 <= rank < world:
             raise InvalidSection("ranks", f"there is no rank {rank}", f"ranks are 0 to {world - 1}")
     _check_fast_rows(table, placement, topology)
+    _check_tiers(table, placement)
     wanted = fixed_ranks(sharding, topology)
     match sharding:
         case "table_wise" if len(ranks) != 1:
@@ -173,6 +186,27 @@ def _check_fast_rows(table: TableSpec, placement: Placement, topology: Topology)
             "fast_rows",
             f"{table.rows - fast_rows:,} rows are in slow memory, but the devices have no slow memory",
             "declare planning.topology.slow_memory, or make a new plan",
+        )
+
+
+def _check_tiers(table: TableSpec, placement: Placement) -> None:
+    counts = placement.copied_rows, placement.host_rows
+    if placement.sharding != "row_tiers":
+        if counts != (None, None):
+            raise InvalidSection("copied_rows", f"set, but the sharding is {placement.sharding}", "make a new plan")
+        return
+    if placement.fast_rows is not None:
+        raise InvalidSection("fast_rows", "row_tiers keeps its rows in one memory", "leave fast_rows out")
+    if placement.slots is not None:
+        raise InvalidSection(
+            "slots", "row_tiers keeps all rows in memory so far, none on a disk", "use row_wise, or more memory"
+        )
+    copied, of_host = counts
+    if copied is None or of_host is None or min(copied, of_host) < 0 or copied + of_host > table.rows:
+        raise InvalidSection(
+            "copied_rows",
+            f"{copied} rows copied to every rank and {of_host} to every host, but the table has {table.rows:,} rows",
+            "make a new plan",
         )
 
 

@@ -158,7 +158,7 @@ def row_ranks(
     Raises:
         RunFolderError: the stored ranks are damaged, or belong to another run.
     """
-    rows = {spec.name: spec.rows for spec in layout.tables if plan.placements[spec.name].fast_rows is not None}
+    rows = {spec.name: spec.rows for spec in layout.tables if plan.placements[spec.name].ordered}
     if not rows:
         return {}
     assert prepared is not None
