@@ -52,6 +52,7 @@ def cases(draw: st.DrawFn) -> Case:
             4 * draw(st.integers(1, 12)),
             draw(st.sampled_from([*OPTIMIZERS])),
             features=tuple(f"f{k}.{n}" for n in range(draw(st.integers(1, 3)))),
+            positions={f"f{k}.0": draw(st.integers(1, 3))} if draw(st.booleans()) else {},
         )
         for k in range(count)
     ]

@@ -105,8 +105,9 @@ def compare_planners(
 ) -> Comparison:
     """Plans the same tables and devices with every planner.
 
-    Plans are evaluated by the cost network if there is one for such devices, they have no slow memory, and the configured
-    planner places no rows in tiers, neither of which it models; else by the cost model. A planner that finds no plan has an entry with its reason.
+    Plans are evaluated by the cost network if there is one for such devices, they have no slow memory, and the
+    configured planner places no rows in tiers, neither of which it models; else by the cost model. A planner that finds
+    no plan has an entry with its reason.
 
     Args:
         problem: tables and devices.

@@ -2,46 +2,47 @@
 
 Rows are ordered by falling frequency. The first ``copied`` have a copy on every rank. The next ``host`` have one copy a
 host, split over its ranks. The rest is split over all ranks. Each rank looks up each distinct row of its batch once, so
-the figures of a row depend on two probabilities. Symbols, beside those of :mod:`~ziggurat.planning.cost`:
+the figures of a row depend on three probabilities. Symbols, beside those of :mod:`~ziggurat.planning.cost`:
 
 ====  =================================================================================
 n     look-ups of one rank and step: B·L
 p     share of the table's look-ups that the row gets
 q     1 − (1 − p)^n, the probability that one given rank needs the row
+h     1 − (1 − p)^(D·n), the probability that any rank of one given host needs it
 u     1 − (1 − p)^(W·n), the probability that any rank needs it
 v, s  bytes of the row: 4·C of weights, s of optimizer state
-e     bytes of the row's gradient when copies are kept equal: 4·(C + 1), with a flag that says whether it was touched
-t     bytes that one look-up of one rank moves: 8 of id, v of the row, v of its gradient
+t     bytes that one look-up of one rank moves: 4 of position, v of the row, v of its gradient
 ====  =================================================================================
 
 What one row of each tier costs, as a mean over the ranks:
 
-==============================  ======================  ======================  ==========================
-bytes                           copied to every rank    copied to every host    split over all ranks
-==============================  ======================  ======================  ==========================
-sent within hosts               2·(D − 1)/D·e           q·t·(D − 1)/D           q·t·(D − 1)/W
-sent between hosts              2·(H − 1)/(H·D)·e       2·(H − 1)/(H·D)·e       q·t·(W − D)/W
-kept: weights and state         v + s                   (v + s)/D               (v + s)/W
-kept: gradients of copies       e                       e/D                     0
-kept: buffers of the look-up    2·v·q                   (16 + 4·v)·q            (16 + 4·v)·q
-moved in memory                 5·v + 2·v·q             5·v/D + t·q             t·q
-moved by the optimizer          2·(v + s)·u             2·(v + s)·u/D           2·(v + s)·u/W
-==============================  ======================  ======================  ==========================
+======================  ==========================  ==========================  ==================
+bytes                   copied to every rank        copied to every host        split over all
+======================  ==========================  ==========================  ==================
+sent within hosts       ((q+u)·v + 1/4)·(D − 1)/D   q·t·(D − 1)/D               q·t·(D − 1)/W
+sent between hosts      x/D + (H − 1)/(8·D)         x/D + (H − 1)/(8·D)         q·t·(W − D)/W
+kept: weights, state    v + s                       (v + s)/D                   (v + s)/W
+kept: buffers           (2·q + u + (h + u)/D)·v     (2·q + (h + u)/D)·v + 4·q   2·q·v + 8·q
+moved in memory         (4·q + u + 2·(h + u)/D)·v   q·(t + 2·v) + 2·(h+u)·v/D   q·t
+moved by the optimizer  2·(v + s)·u                 2·(v + s)·u/D               2·(v + s)·u/W
+======================  ==========================  ==========================  ==================
 
-Copies are kept equal by a hierarchical all-reduce: a reduce-scatter within the host, an all-reduce of equal parts
-between hosts, an all-gather within the host. Rows with one copy a host need only the middle step. The buffers of a
-look-up are the row and its gradient where it is needed, and, where another rank holds it, its id on both sides and both
-again at the holder. A row that every rank needs is therefore no larger as a copy than as a received row, which is why
-copies can take no extra memory.
+Gradients of copied rows are summed over the host, then between hosts, and sent back to the ranks that hold the row.
+Only rows that were touched are sent, and one bit a row says which. Between hosts, x is the less of h·v·(H − 1), each
+host sending its sums to all others, and (h + u)·v·(H − 1)/H, each completing a part of the sums; a table takes one of
+the two for all rows. Buffers are those of the backward pass, where most are alive: a gradient where the row is needed,
+and again where it is received. The vectors of the examples themselves are the same under every plan
+(:func:`~ziggurat.planning.cost.client_bytes`). Padding of exchanged sums to the longest, and the counts of ids, are
+left out.
 
-Source: FlexShard (arXiv 2301.02959), sections 3 and 4. The equations are ours: the paper fixes the thresholds, we price
-each row by the bandwidths of the topology.
+Source: FlexShard (arXiv 2301.02959), which fixes the thresholds of q. The equations are ours: each row is priced by the
+bandwidths of the topology. The bytes are those that ziggurat's look-up of such tables sends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -54,31 +55,36 @@ from ziggurat.planning.cost import FLOAT, ID, ShardCost, state_bytes, updates_al
 from ziggurat.planning.usage import touch_probability
 
 Floats = npt.NDArray[np.float64]
+Parts = npt.NDArray[np.float64]
+"""A figure of a row: a constant, and its parts per q, per h and per u; (4,)."""
 
 TIERS = ("copied to every rank", "copied to every host", "split over all ranks")
+POSITION = 4
+"""Bytes of a row's position as it is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """What a row of one tier costs a rank: a constant, a part per unit of q, and a part per unit of u.
+    """What a row of one tier costs a rank, as :data:`Parts`.
 
     Attributes:
-        intra, inter: bytes sent within hosts and between them, (constant, per q).
-        weights, states: bytes kept of weights and optimizer state.
-        buffers: bytes of buffers and exchanged gradients, (constant, per q).
-        moved: bytes moved in memory, (constant, per q, per u).
+        intra, inter: bytes sent within hosts and between them.
+        awaited: the parts of both that are sent before the forward pass, within hosts and between them, per q.
+        weights, states: bytes kept of weights and optimizer state; constants.
+        buffers: bytes of buffers.
+        moved: bytes moved in memory.
     """
 
-    intra: tuple[float, float]
-    inter: tuple[float, float]
+    intra: Parts
+    inter: Parts
+    awaited: tuple[float, float]
     weights: float
     states: float
-    buffers: tuple[float, float]
-    moved: tuple[float, float, float]
+    buffers: Parts
+    moved: Parts
 
 
-RowParts = Callable[[RowCost], tuple[float, float, float]]
-"""Returns a figure of a row: its constant, its part per q, its part per u."""
+Measure = Callable[[RowCost], Parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,39 +123,144 @@ class TierLoad:
         return self.exchange_seconds(topology) + self.moved_bytes / topology.lookup_bandwidth
 
 
-def row_costs(table: TableSpec, topology: Topology) -> tuple[RowCost, RowCost, RowCost]:
-    """Returns what a row of each tier costs, in the order of :data:`TIERS`."""
+def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowCost, RowCost], ...]:
+    """Returns what a row of each tier costs, in the order of :data:`TIERS`, for both ways to sum between hosts."""
     hosts, devices, world = topology.hosts, topology.devices, topology.world_size
-    vector, state = FLOAT * table.dim, state_bytes(table.optimizer, 1, table.dim)
-    flagged, look_up = vector + FLOAT, ID + 2 * vector
-    replicas = 2 * (hosts - 1) / (hosts * devices) * flagged
-    copies = world > 1
-    received, step = 2 * ID + 4 * vector, 2.0 * (vector + state)
+    vector, state = float(FLOAT * table.dim), float(state_bytes(table.optimizer, 1, table.dim))
+    asked, look_up, step = POSITION + vector, POSITION + 2 * vector, 2 * (vector + state)
+    near, far = (devices - 1) / devices, (hosts - 1) / devices
+    sums = vector / devices
+    between = _parts(far / 8, h=far * vector)
     copied = RowCost(
-        intra=(2 * (devices - 1) / devices * flagged, 0.0),
-        inter=(replicas, 0.0),
+        intra=_parts(near / 4, q=near * vector, u=near * vector),
+        inter=between,
+        awaited=(0.0, 0.0),
         weights=vector,
         states=state,
-        buffers=(flagged * copies, 2.0 * vector),
-        moved=(5.0 * vector * copies, 2.0 * vector, step),
+        buffers=_parts(q=2 * vector, h=sums, u=sums + vector),
+        moved=_parts(q=4 * vector, h=2 * sums, u=2 * sums + vector + step),
     )
     on_hosts = RowCost(
-        intra=(0.0, look_up * (devices - 1) / devices),
-        inter=(replicas, 0.0),
+        intra=_parts(q=near * look_up),
+        inter=between,
+        awaited=(near * asked, 0.0),
         weights=vector / devices,
         states=state / devices,
-        buffers=(flagged / devices * (hosts > 1), received),
-        moved=(5.0 * vector / devices * (hosts > 1), look_up, step / devices),
+        buffers=_parts(q=2 * vector + POSITION, h=sums, u=sums),
+        moved=_parts(q=look_up + 2 * vector, h=2 * sums, u=2 * sums + step / devices),
     )
     split = RowCost(
-        intra=(0.0, look_up * (devices - 1) / world),
-        inter=(0.0, look_up * (world - devices) / world),
+        intra=_parts(q=look_up * (devices - 1) / world),
+        inter=_parts(q=look_up * (world - devices) / world),
+        awaited=(asked * (devices - 1) / world, asked * (world - devices) / world),
         weights=vector / world,
         states=state / world,
-        buffers=(0.0, received),
-        moved=(0.0, look_up, step / world),
+        buffers=_parts(q=2 * (vector + POSITION)),
+        moved=_parts(q=look_up, u=step / world),
     )
-    return copied, on_hosts, split
+    completed = _parts(far / 8, h=far * vector / hosts, u=far * vector / hosts)
+    return (copied, on_hosts, split), (replace(copied, inter=completed), replace(on_hosts, inter=completed), split)
+
+
+def _parts(constant: float = 0.0, *, q: float = 0.0, h: float = 0.0, u: float = 0.0) -> Parts:
+    return np.array([constant, q, h, u])
+
+
+class TieredTable:
+    """A table by falling frequency of its rows, with the cost of any numbers of copied rows.
+
+    Args:
+        table: the table.
+        curve: how its rows are looked up, by falling frequency in one range.
+        topology: the devices.
+        batch_size: examples per rank and step.
+
+    Attributes:
+        lookups: look-ups of one rank and step.
+        ends: where the runs of equally frequent rows end, from 0 on, (N + 1,).
+        needed: the probability that one given rank needs a row, for each run, (N,).
+    """
+
+    def __init__(self, table: TableSpec, curve: AccessCurve, topology: Topology, batch_size: int) -> None:
+        self.table, self.topology = table, topology
+        self.lookups = batch_size * curve.ids_per_row
+        self._ways = row_costs(table, topology)
+        shares, ones = curve.shares, np.ones(len(curve.shares))
+        ranks = (1, topology.devices, topology.world_size)
+        self.needed, host, world = (touch_probability(shares, self.lookups * each) for each in ranks)
+        if updates_all_rows(table):
+            world = ones
+        self._sums_4N = _cumulated(curve.sizes * np.stack([ones, self.needed, host, world]))
+        self._shares = _cumulated(curve.sizes * shares)
+        self.ends: Floats = self._sums_4N[0]
+
+    @property
+    def ways(self) -> int:
+        """The number of ways to sum gradients between hosts."""
+        return len(self._ways)
+
+    def seconds(self, way: int) -> tuple[Floats, Floats, Floats]:
+        """Returns for each tier the modelled seconds of the first rows, up to the end of each run, were they in it."""
+        topology = self.topology
+
+        def seconds(cost: RowCost) -> Parts:
+            links = cost.intra / topology.intra_bandwidth + cost.inter / topology.device_inter_bandwidth
+            return links + cost.moved / topology.lookup_bandwidth
+
+        return self._of_first_rows(way, seconds)
+
+    def awaited(self, way: int) -> tuple[Floats, Floats, Floats]:
+        """Returns the same as :meth:`seconds` of the part in which the forward pass is waiting."""
+        links = self.topology.intra_bandwidth, self.topology.device_inter_bandwidth
+        return self._of_first_rows(way, lambda cost: _parts(q=cost.awaited[0] / links[0] + cost.awaited[1] / links[1]))
+
+    def kept(self, way: int) -> tuple[Floats, Floats, Floats]:
+        """Returns the same as :meth:`seconds` of the bytes that a rank keeps."""
+        return self._of_first_rows(way, lambda cost: cost.buffers + _parts(cost.weights + cost.states))
+
+    def loads(self, copied: int, host: int) -> tuple[TierLoad, TierLoad, TierLoad]:
+        """Returns what each tier costs with these numbers of rows copied to every rank and to every host."""
+        first, second = (self._loads(costs, copied, host) for costs in self._ways)
+        direct, completed = (sum(load.inter_bytes for load in loads) for loads in (first, second))
+        return second if completed < direct else first
+
+    def probability(self, row: int) -> float:
+        """Returns the probability that one given rank needs the row of this place in the order, from 0 on."""
+        return float(self.needed[np.searchsorted(self.ends, row, side="right") - 1])
+
+    def _of_first_rows(self, way: int, measure: Measure) -> tuple[Floats, Floats, Floats]:
+        first, second, third = (measure(cost) @ self._sums_4N for cost in self._ways[way])
+        return first, second, third
+
+    def _loads(
+        self, costs: tuple[RowCost, RowCost, RowCost], copied: int, host: int
+    ) -> tuple[TierLoad, TierLoad, TierLoad]:
+        ends = 0, copied, copied + host, self.table.rows
+        first, second, third = (self._load(cost, ends[k], ends[k + 1]) for k, cost in enumerate(costs))
+        return first, second, third
+
+    def _load(self, cost: RowCost, first: int, end: int) -> TierLoad:
+        sums_4 = np.array([self._between(sums, first, end) for sums in self._sums_4N])
+        return TierLoad(
+            rows=end - first,
+            touched=float(sums_4[1]),
+            lookups=self._between(self._shares, first, end),
+            intra_bytes=float(cost.intra @ sums_4),
+            inter_bytes=float(cost.inter @ sums_4),
+            weight_bytes=cost.weights * (end - first),
+            state_bytes=cost.states * (end - first),
+            buffer_bytes=float(cost.buffers @ sums_4),
+            moved_bytes=float(cost.moved @ sums_4),
+        )
+
+    def _between(self, sums: Floats, first: int, end: int) -> float:
+        low, high = np.interp([first, end], self.ends, sums)
+        return float(high - low)
+
+
+def _cumulated(values: Floats) -> Floats:
+    """Returns the sums of the first values along the last axis, from those of none on."""
+    return np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
 
 
 def tier_shard_costs(
@@ -163,16 +274,17 @@ def tier_shard_costs(
     tiers = placement.tiers(table.rows)
     loads = tiered.loads(tiers[0].size, tiers[1].size)
     found: list[tuple[Shard, ShardCost]] = []
+    last = next((number for number in (2, 1, 0) if tiers[number].size), 0)  # an empty shard may begin at the end
     for shard in shards:
-        number = next(k for k, tier in enumerate(tiers) if tier.first <= shard.rows.first < tier.first + tier.size)
+        ends = (tier.first + tier.size for tier in tiers)
+        number = next((k for k, end in enumerate(ends) if shard.rows.first < end), last)
         load, rows = loads[number], shard.rows.size
-        whole = tiered.costs[number].moved[0] * load.rows
         cost = ShardCost(
             weight_bytes=FLOAT * rows * table.dim,
             state_bytes=state_bytes(table.optimizer, rows, table.dim),
             buffer_bytes=round(load.buffer_bytes),
             memory_traffic=load.moved_bytes,
-            gradient_traffic=whole,
+            gradient_traffic=0.0,
             intra_bytes=load.intra_bytes,
             inter_bytes=load.inter_bytes,
             seconds=load.seconds(tiered.topology),
@@ -185,82 +297,14 @@ def tier_shard_costs(
     return found
 
 
-class TieredTable:
-    """A table by falling frequency of its rows, with the cost of any numbers of copied rows.
+def baseline_bytes(tiered: TieredTable) -> tuple[float, float, float]:
+    """Returns the bytes that a rank sends within its host, sends to other hosts, and keeps, if each look-up is sent.
 
-    Args:
-        table: the table.
-        curve: how its rows are looked up, by falling frequency in one range.
-        topology: the devices.
-        batch_size: examples per rank and step.
+    The table is split by rows over all ranks. The rank keeps the ids, the rows and the gradients of what is asked of
+    it, beside its own examples.
     """
-
-    def __init__(self, table: TableSpec, curve: AccessCurve, topology: Topology, batch_size: int) -> None:
-        self.table, self.topology, self.curve = table, topology, curve
-        self.lookups = batch_size * curve.ids_per_row
-        self.costs = row_costs(table, topology)
-        needed = touch_probability(curve.shares, self.lookups)
-        anywhere = touch_probability(curve.shares, self.lookups * topology.world_size)
-        if updates_all_rows(table):
-            anywhere = np.ones_like(anywhere)
-        self.needed = needed
-        """Probability that one given rank needs a row, for each run of rows of equal frequency."""
-        self.ends: Floats = np.concatenate([[0.0], np.cumsum(curve.sizes)])
-        self._sums = [
-            np.concatenate([[0.0], np.cumsum(curve.sizes * each)]) for each in (needed, anywhere, curve.shares)
-        ]
-
-    def seconds(self) -> tuple[Floats, Floats, Floats]:
-        """Returns for each tier the modelled seconds of the first rows, up to the end of each run, were they in it."""
-        topology = self.topology
-        links = topology.intra_bandwidth, topology.device_inter_bandwidth, topology.lookup_bandwidth
-        return self._cumulated(
-            lambda cost: (
-                cost.intra[0] / links[0] + cost.inter[0] / links[1] + cost.moved[0] / links[2],
-                cost.intra[1] / links[0] + cost.inter[1] / links[1] + cost.moved[1] / links[2],
-                cost.moved[2] / links[2],
-            )
-        )
-
-    def kept(self) -> tuple[Floats, Floats, Floats]:
-        """Returns the same as :meth:`seconds` of the bytes that a rank keeps."""
-        return self._cumulated(lambda cost: (cost.weights + cost.states + cost.buffers[0], cost.buffers[1], 0.0))
-
-    def loads(self, copied: int, host: int) -> tuple[TierLoad, TierLoad, TierLoad]:
-        """Returns what each tier costs with these numbers of rows copied to every rank and to every host."""
-        bounds = 0, copied, copied + host, self.table.rows
-        return (
-            self._load(self.costs[0], bounds[0], bounds[1]),
-            self._load(self.costs[1], bounds[1], bounds[2]),
-            self._load(self.costs[2], bounds[2], bounds[3]),
-        )
-
-    def probability(self, row: int) -> float:
-        """Returns the probability that one given rank needs the row of this place in the order, from 0 on."""
-        return float(self.needed[np.searchsorted(self.ends, row, side="right") - 1])
-
-    def _cumulated(self, parts: RowParts) -> tuple[Floats, Floats, Floats]:
-        first, second, third = (self._cumulated_of(*parts(cost)) for cost in self.costs)
-        return first, second, third
-
-    def _cumulated_of(self, constant: float, needed: float, anywhere: float) -> Floats:
-        return constant * self.ends + needed * self._sums[0] + anywhere * self._sums[1]
-
-    def _load(self, cost: RowCost, first: int, end: int) -> TierLoad:
-        rows = end - first
-        needed, anywhere, share = (self._between(sums, first, end) for sums in self._sums)
-        return TierLoad(
-            rows=rows,
-            touched=needed,
-            lookups=share,
-            intra_bytes=cost.intra[0] * rows + cost.intra[1] * needed,
-            inter_bytes=cost.inter[0] * rows + cost.inter[1] * needed,
-            weight_bytes=cost.weights * rows,
-            state_bytes=cost.states * rows,
-            buffer_bytes=cost.buffers[0] * rows + cost.buffers[1] * needed,
-            moved_bytes=cost.moved[0] * rows + cost.moved[1] * needed + cost.moved[2] * anywhere,
-        )
-
-    def _between(self, sums: Floats, first: int, end: int) -> float:
-        low, high = np.interp([first, end], self.ends, sums)
-        return float(high - low)
+    table, topology, look_ups = tiered.table, tiered.topology, tiered.lookups
+    world, devices, vector = topology.world_size, topology.devices, FLOAT * table.dim
+    sent = look_ups * (ID + 2 * vector)
+    rows = table.rows / world * (vector + state_bytes(table.optimizer, 1, table.dim))
+    return sent * (devices - 1) / world, sent * (world - devices) / world, rows + sent

@@ -11,10 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ziggurat.core.plan import Placement, Plan
-from ziggurat.core.topology import Topology
-from ziggurat.planning.cost import FLOAT, ID, state_bytes
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.tier_cost import TIERS, TieredTable, TierLoad
+from ziggurat.planning.tier_cost import TIERS, TieredTable, TierLoad, baseline_bytes
 
 IN_TIERS, DEDUPLICATED, EVERY_LOOK_UP = "in tiers", "rows split, de-duplicated", "rows split, each look-up sent"
 WHOLE, COPIED = "whole on one rank", "copied to every rank"
@@ -111,18 +109,11 @@ def in_tiers(name: str, tiered: TieredTable, copied: int, host: int) -> Alternat
 
 
 def every_look_up(tiered: TieredTable) -> Alternative:
-    """Returns what the table costs split by rows over all ranks when each look-up is sent.
-
-    A rank then receives a row, and sends a gradient, for each of its look-ups, and keeps both again as the rows' owner.
-    """
-    table, topology, look_ups = tiered.table, tiered.topology, tiered.lookups
-    world, devices, vector = topology.world_size, topology.devices, FLOAT * table.dim
-    sent = look_ups * (ID + 2 * vector)
-    intra, inter = sent * (devices - 1) / world, sent * (world - devices) / world
-    rows = table.rows / world
-    kept = rows * (vector + state_bytes(table.optimizer, 1, table.dim))
-    seconds = _seconds(topology, intra, inter)
-    return Alternative(EVERY_LOOK_UP, world * intra, world * inter, seconds, kept + look_ups * (2 * ID + 4 * vector))
+    """Returns what the table costs split by rows over all ranks when each look-up is sent."""
+    intra, inter, kept = baseline_bytes(tiered)
+    topology = tiered.topology
+    seconds = intra / topology.intra_bandwidth + inter / topology.device_inter_bandwidth
+    return Alternative(EVERY_LOOK_UP, topology.world_size * intra, topology.world_size * inter, seconds, kept)
 
 
 def _placed(problem: Problem, tiered: TieredTable, name: str, placement: Placement) -> Alternative:
@@ -136,7 +127,3 @@ def _placed(problem: Problem, tiered: TieredTable, name: str, placement: Placeme
         max(cost.seconds - cost.memory_traffic / topology.lookup_bandwidth for cost in costs),
         max(cost.kept_bytes for cost in costs),
     )
-
-
-def _seconds(topology: Topology, intra: float, inter: float) -> float:
-    return intra / topology.intra_bandwidth + inter / topology.device_inter_bandwidth

@@ -1,8 +1,8 @@
 """The FlexShard planner: tables of sequences are split row by row, hot rows having copies; the rules place the others.
 
 Source: FlexShard, arXiv 2301.02959. Deviations: the thresholds are not fixed but follow from the bandwidths of the
-topology and from the memory (:mod:`~ziggurat.planning.flexshard.thresholds`); copies by default take no more memory than
-the paper's baseline, the same tables split by rows with each look-up sent; buffers for received rows are counted.
+topology and from the memory (:mod:`~ziggurat.planning.flexshard.thresholds`); by default the tables take no more memory
+than by the paper's baseline, split by rows with each look-up sent; buffers for received rows are counted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import check_sharding, must_replicate
 from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
-from ziggurat.planning.cost import ShardCost
+from ziggurat.planning.cost import FLOAT, ShardCost, state_bytes
 from ziggurat.planning.flexshard.thresholds import TierCounts, fastest_counts, kept_bytes, smallest_counts
 from ziggurat.planning.placement import Loads
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import BytesOrZero, format_bytes
 from ziggurat.planning.rules import Rules
-from ziggurat.planning.tier_cost import TieredTable
-from ziggurat.planning.tier_estimate import every_look_up
+from ziggurat.planning.tier_cost import TieredTable, baseline_bytes
 
 
 class FlexShard(Planner):
@@ -44,11 +43,11 @@ class FlexShard(Planner):
         """The tables whose rows are placed one by one. Default: those of sequences whose positions are looked up one by
         one, unless planning.tables names another sharding for them. The rules place all other tables."""
         extra_memory: BytesOrZero | None = 0
-        """Memory of a device that these tables may take beyond what they would take split by rows with each look-up sent,
-        buffers for received rows included: bytes, or as in 512MB. null: all memory that the device has."""
+        """Memory of a device that these tables may take beyond what they would take split by rows with each look-up
+        sent, buffers for received rows included: bytes, or as in 512MB. null: all memory that the device has."""
         slack: float = pydantic.Field(default=0.01, ge=0)
-        """The share by which a step may be slower, by the cost model, than with the fastest numbers of copied rows, where
-        that saves memory."""
+        """The share by which a step may be slower, by the cost model, than with the fastest numbers of copied rows,
+        where that leaves fewer bytes for the forward pass to wait for: more rows are then on every rank."""
 
         def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> FlexShard:
             del time_parts, progress
@@ -68,7 +67,7 @@ class FlexShard(Planner):
         if not chosen:
             return replace(self.rules.plan(problem), notes=(_nothing_chosen(problem),))
         tables = [problem.tiered(table) for table in chosen]
-        split = sum(every_look_up(table).kept_bytes for table in tables)
+        split = sum(baseline_bytes(table)[2] for table in tables)
         others = self._others(problem, chosen, tables, split)
         left = _free_bytes(problem, others) - sum(map(_rounding_bytes, tables))
         extra = self.config.extra_memory
@@ -103,8 +102,8 @@ class FlexShard(Planner):
     def _others(
         self, problem: Problem, chosen: Sequence[TableSpec], tables: Sequence[TieredTable], split: float
     ) -> Plan:
-        """Returns the plan of the other tables in the memory that the chosen ones leave, at worst by having as few bytes
-        as they can."""
+        """Returns the plan of the other tables in the memory that the chosen ones leave, at worst by having as few
+        bytes as they can."""
         rest = tuple(table for table in problem.tables if table not in chosen)
         try:
             return self.rules.plan(_without(problem, rest, split))
@@ -176,11 +175,8 @@ def _least_bytes(tables: Sequence[TieredTable]) -> float:
 
 def _rounding_bytes(tiered: TieredTable) -> float:
     """Returns by how much a rank's part may be above the mean of all ranks: a row of each split tier."""
-    _, host, split = tiered.costs
-    topology = tiered.topology
-    return (host.weights + host.states + host.buffers[0]) * topology.devices + (
-        split.weights + split.states
-    ) * topology.world_size
+    table = tiered.table
+    return 2.0 * (FLOAT * table.dim + state_bytes(table.optimizer, 1, table.dim))
 
 
 def _no_memory(
@@ -212,7 +208,9 @@ def _note(tiered: TieredTable, counts: TierCounts) -> str:
 
 def _remarks(problem: Problem) -> list[str]:
     if problem.statistics is None:
-        return ["flexshard: without statistics all rows are looked up equally often, so all of a table have one tier"]
+        return [
+            "flexshard: without statistics no row is known to be hotter than another; as far as memory allows, all have one tier"
+        ]
     return []
 
 

@@ -1,14 +1,16 @@
 """Finds how many rows to copy to every rank and to every host, so that a step is fastest within a memory.
 
 Rows fall by frequency, so the choice is two places per table: the rows before the first are copied to every rank, those
-before the second to every host. Without a limit of memory the best pair is found exactly, by one pass over the runs of
-equally frequent rows. With a limit, a price per byte is added to the seconds and raised until the rows fit: the copies
-that save least per byte are given up first, of whichever table they are. What is left of the memory is filled with
-further rows of the run at which the price stopped, so the result is within one row of the best.
+before the second to every host.
 
-A copy on every rank saves no bytes beside one on every host: a surely needed row crosses the links of a host equally often
-as a gradient to be summed. It saves the buffers of received rows. The price is therefore also raised as long as the
-step stays within a slack of the fastest, and that is what fills the first tier.
+1. **Fastest.** Without a limit of memory, one pass over the runs of equally frequent rows finds the best pair exactly.
+2. **Slack.** A copy on every rank rather than on every host hardly changes the bytes of a step: the row no longer
+   crosses the links of its host, its summed gradient does. But those are bytes after the backward pass instead of
+   before the forward pass, for which the model waits. The bytes before it are therefore weighted, more and more, as
+   long as the seconds of the whole step stay within a slack of the least.
+3. **Memory.** A price per byte is added and raised until the rows fit: the copies that save least per byte are given up
+   first, of whichever table they are. What is left of the memory is filled with further rows of the run at which the
+   price stopped, so the result is within one row of the best.
 
 The thresholds of FlexShard are results here: t₁ is the probability that one rank needs the coldest row with a copy on
 every rank, t₂ that of the coldest row with any copy.
@@ -24,9 +26,9 @@ import numpy as np
 from ziggurat.planning.tier_cost import Floats, TieredTable
 
 HALVINGS = 60
-"""How often the interval of prices is halved, each time in its logarithm."""
+"""How often the interval of prices or weights is halved, each time in its logarithm."""
 LEAST_PRICE, HIGHEST_PRICE = 1e-24, 1e3
-"""Seconds per byte; at the highest, memory is all that counts."""
+"""Seconds per byte, or a weight; at the highest, memory is all that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,39 +45,50 @@ def fastest_counts(tables: Sequence[TieredTable], memory: float, slack: float = 
     Args:
         tables: the tables, which share the memory.
         memory: bytes of a rank for them, with the buffers of their look-ups.
-        slack: the share by which the seconds may be above the least, where that saves memory.
+        slack: the share by which the seconds may be above the least, where that leaves fewer bytes to wait for before
+            the forward pass.
     """
     choices = [_Choice(table) for table in tables]
-    fastest = [choice.best(0.0) for choice in choices]
+    fastest, weight = [choice.best() for choice in choices], 0.0
     if slack:
         limit = (1 + slack) * step_seconds(tables, fastest)
-        fastest, _ = _last(choices, fastest, lambda counts: step_seconds(tables, counts) <= limit)
+        weight, fastest, _ = _last(
+            fastest,
+            lambda weight: [choice.best(weight=weight) for choice in choices],
+            lambda counts: step_seconds(tables, counts) <= limit,
+        )
     if kept_bytes(tables, fastest) <= memory:
         return fastest
     smallest = smallest_counts(tables)
     if kept_bytes(tables, smallest) > memory:
         return None
-    over, fitting = _last(choices, fastest, lambda counts: kept_bytes(tables, counts) > memory)
+    _, over, fitting = _last(
+        fastest,
+        lambda price: [choice.best(price, weight) for choice in choices],
+        lambda counts: kept_bytes(tables, counts) > memory,
+    )
     return _filled(tables, fitting or smallest, over, memory)
 
 
 def _last(
-    choices: Sequence[_Choice], free: list[TierCounts], holds: Callable[[list[TierCounts]], bool]
-) -> tuple[list[TierCounts], list[TierCounts] | None]:
-    """Returns the best counts at the highest price for which a condition holds, and those at the next higher price.
+    first: list[TierCounts], best: Callable[[float], list[TierCounts]], holds: Callable[[list[TierCounts]], bool]
+) -> tuple[float, list[TierCounts], list[TierCounts] | None]:
+    """Returns the highest price for whose best counts a condition holds, these, and those at the next higher price.
 
-    The condition holds for ``free``, and up to some price. Where it always holds there is no next.
+    The condition holds for ``first``, the best at no price, and up to some price. Where it always holds there is no
+    next.
     """
     low, high = LEAST_PRICE, HIGHEST_PRICE
-    last, following = free, None
+    found, last, following = 0.0, first, None
     for _ in range(HALVINGS):
         price = (low * high) ** 0.5
-        found = [choice.best(price) for choice in choices]
-        if holds(found):
-            low, last = price, found
+        counts = best(price)
+        if holds(counts):
+            low = found = price
+            last = counts
         else:
-            high, following = price, found
-    return last, following
+            high, following = price, counts
+    return found, last, following
 
 
 def smallest_counts(tables: Sequence[TieredTable]) -> list[TierCounts]:
@@ -102,23 +115,31 @@ def step_seconds(tables: Sequence[TieredTable], counts: Sequence[TierCounts]) ->
 
 
 class _Choice:
-    """A table's best counts at any price of memory."""
+    """A table's best counts at any price of memory, and any weight of the bytes before the forward pass."""
 
     def __init__(self, table: TieredTable) -> None:
         self._ends = table.ends
-        self._seconds, self._kept = table.seconds(), table.kept()
+        self._ways = [(table.seconds(way), table.awaited(way), table.kept(way)) for way in range(table.ways)]
         topology = table.topology
         self._two_levels = topology.hosts > 1 and topology.devices > 1
 
-    def best(self, price: float) -> TierCounts:
-        """Returns the counts, at ends of runs, with the least seconds plus ``price`` times bytes."""
-        copied, host, split = (s + price * b for s, b in zip(self._seconds, self._kept, strict=True))
+    def best(self, price: float = 0.0, weight: float = 0.0) -> TierCounts:
+        """Returns the counts, at ends of runs, with the least seconds plus ``price`` times bytes, where the seconds
+        before the forward pass count ``weight`` times more."""
+        ways = ([s + weight * a + price * b for s, a, b in zip(*figures, strict=True)] for figures in self._ways)
+        return min((self._best(*costs) for costs in ways), key=lambda found: found[0])[1]
+
+    def _best(self, copied: Floats, host: Floats, split: Floats) -> tuple[float, TierCounts]:
+        """Returns the least sum of the tiers' costs, and its counts; a cost is of the first rows, were they in it."""
         if not self._two_levels:  # a copy on every host is a copy on every rank, or none
-            return TierCounts(int(self._ends[int(np.argmin(copied - split))]), 0)
+            saved = copied - split
+            end = int(np.argmin(saved))
+            return float(saved[end] + split[-1]), TierCounts(int(self._ends[end]), 0)
         first, least = _prefix_minimum(copied - host)
-        second = int(np.argmin(least + host - split))
+        total = least + host - split
+        second = int(np.argmin(total))
         start, end = int(self._ends[first[second]]), int(self._ends[second])
-        return TierCounts(start, end - start)
+        return float(total[second] + split[-1]), TierCounts(start, end - start)
 
 
 def _prefix_minimum(values: Floats) -> tuple[list[int], Floats]:

@@ -96,10 +96,9 @@ def tables(planned: PlanEstimate) -> Rows:
 
 
 def tiers(planned: PlanEstimate) -> Rows:
-    """Returns a row per table and tier of its rows: rows, how many a rank needs in a step, and what the tier costs a rank.
+    """Returns a row per table and tier of its rows: how many a rank needs in a step, and what the tier costs a rank.
 
-    The last column but one is the time in which a rank sends the tier's bytes. ``q`` is the least probability that a rank
-    needs a row of the tier.
+    ``q`` is the least probability that a rank needs a row of the tier.
     """
     between = planned.topology.hosts > 1
     headers = ["table", "rows", "number", "q", "needed", "look-ups", "kept"]

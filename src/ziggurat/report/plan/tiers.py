@@ -1,4 +1,4 @@
-"""The section of a plan's page on tables whose rows are in tiers: their rows, their traffic, and other ways to place them."""
+"""The section of a plan's page on tables whose rows are in tiers: their traffic, and other ways to place them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ def tiers_section(planned: PlanEstimate) -> Html:
         "Rows in tiers",
         el(
             "p",
-            "Rows fall by how often they are looked up. Those that nearly every rank needs in a step have copies, whose "
-            "gradients are summed over the copies; the others are sent to the ranks that need them, once each. q is the "
-            "probability that a rank needs a row.",
+            "The rows of these tables are ordered by how often they are looked up. Those that many ranks need in a "
+            "step have copies, whose gradients are averaged. The others are sent to each rank that needs them, once. "
+            "q is the probability that a rank needs a row.",
         ),
-        legend(
-            {**{name: colour for name, colour in COLOURS.items()}, "sent within hosts": IN_HOSTS, "between": BETWEEN}
-        ),
+        legend({**COLOURS, "sent within hosts": IN_HOSTS, "sent between hosts": BETWEEN}),
         el("div", *drawings, cls="figures"),
         *(el("div", table(headers, [[*row] for row in rows], texts), cls="tight") for headers, rows, texts in shown),
     )
@@ -70,7 +68,7 @@ def _tiers(planned: PlanEstimate, estimate: TierEstimate) -> Html:
 
 
 def _alternatives(estimate: TierEstimate) -> Html:
-    """Draws the traffic of the table in tiers and placed in other ways; ways far above the others are cut off."""
+    """Draws the traffic of the table in tiers and placed in other ways."""
     bars = [
         Bar(
             way.name,
