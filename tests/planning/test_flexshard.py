@@ -142,7 +142,7 @@ def test_in_short_memory_they_are_within_a_row_of_brute_force(tiered: TieredTabl
     memory = least + part * (most - least) + 1e-6
     found = fastest_counts([tiered], memory)
     assert found is not None
-    assert kept_bytes([tiered], found) <= memory
+    assert kept_bytes([tiered], found) <= memory * (1 + 1e-8)
     row = max(tiered.loads(1, 0)[0].kept_bytes, 1.0)  # the hottest row takes most
     best = min(seconds[pair] for pair in pairs if kept[pair] <= max(memory - 2 * row, least + 1e-6))
     assert step_seconds([tiered], found) <= best * (1 + 1e-9)
@@ -244,4 +244,5 @@ def test_growth_with_ranks() -> None:
         assert each.in_tiers.inter_bytes < each.split.inter_bytes < each.every_look_up.inter_bytes
     per_rank = [each.in_tiers.inter_bytes / each.ranks for each in grown]
     assert per_rank == sorted(per_rank)
-    assert per_rank[3] < 2 * per_rank[1]  # it tends to a limit
+    saved = [1 - each.in_tiers.inter_bytes / each.split.inter_bytes for each in grown[1:]]
+    assert saved[1:] == pytest.approx([0.1, 0.1], abs=0.03)  # it tends to a limit

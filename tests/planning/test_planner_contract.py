@@ -113,14 +113,19 @@ def _check_contract(config: PlanningConfig, case: Case) -> None:
 @pytest.mark.parametrize("config", PLANNERS.values(), ids=PLANNERS)
 @settings(max_examples=30, deadline=None)
 @given(case=cases())
-def test_every_weight_is_on_one_device_or_on_all(config: PlanningConfig, case: Case) -> None:
+def test_every_weight_is_on_one_device_or_where_the_plan_copies_it(config: PlanningConfig, case: Case) -> None:
     tables, where, counted = case
     where = on_supported_kind(where, config)
     found = plan_tables(tables, counted, replace(where, memory_bytes=10**12), config, 20)
     for spec in tables:
-        copies = where.world_size if found.plan.placements[spec.name].sharding == "data_parallel" else 1
+        placement, rows = found.plan.placements[spec.name], spec.rows
+        if placement.sharding == "data_parallel":
+            rows *= where.world_size
+        elif placement.sharding == "row_tiers":
+            copied, of_host, split = placement.tiers(rows)
+            rows = where.world_size * copied.size + where.hosts * of_host.size + split.size
         shards = found.shards_of(spec.name)
-        assert sum(each.cost.weight_bytes for each in shards) == copies * spec.weight_bytes
+        assert sum(each.cost.weight_bytes for each in shards) == 4 * rows * spec.dim
         assert all(each.shard.columns.size % 4 == 0 for each in shards)
     for device in found.devices:
         here = [each.cost for each in found.shards if each.shard.rank == device.rank]

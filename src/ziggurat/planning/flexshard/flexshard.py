@@ -71,7 +71,9 @@ class FlexShard(Planner):
         others = self._others(problem, chosen, tables, split)
         left = _free_bytes(problem, others) - sum(map(_rounding_bytes, tables))
         extra = self.config.extra_memory
-        counts = fastest_counts(tables, left if extra is None else min(left, split + extra), self.config.slack)
+        least = kept_bytes(tables, [TierCounts(0, 0)] * len(tables))  # may be above ``split`` by rounding
+        memory = left if extra is None else min(left, max(split, least) + extra)
+        counts = fastest_counts(tables, memory, self.config.slack)
         if counts is None:
             raise _no_memory(problem, chosen, tables, left)
         ranks = tuple(range(problem.topology.world_size))
@@ -207,11 +209,12 @@ def _note(tiered: TieredTable, counts: TierCounts) -> str:
 
 
 def _remarks(problem: Problem) -> list[str]:
-    if problem.statistics is None:
-        return [
-            "flexshard: without statistics no row is known to be hotter than another; as far as memory allows, all have one tier"
-        ]
-    return []
+    if problem.statistics is not None:
+        return []
+    return [
+        "flexshard: without statistics no row is known to be hotter than another; all have one tier as far as memory "
+        "allows"
+    ]
 
 
 def _nothing_chosen(problem: Problem) -> str:

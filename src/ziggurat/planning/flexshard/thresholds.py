@@ -30,6 +30,9 @@ HALVINGS = 60
 LEAST_PRICE, HIGHEST_PRICE = 1e-24, 1e3
 """Seconds per byte, or a weight; at the highest, memory is all that counts."""
 
+ROUNDING = 1e-9
+"""The share by which sums over many rows may be above a memory that they fill."""
+
 
 @dataclass(frozen=True, slots=True)
 class TierCounts:
@@ -57,6 +60,7 @@ def fastest_counts(tables: Sequence[TieredTable], memory: float, slack: float = 
             lambda weight: [choice.best(weight=weight) for choice in choices],
             lambda counts: step_seconds(tables, counts) <= limit,
         )
+    memory *= 1 + ROUNDING
     if kept_bytes(tables, fastest) <= memory:
         return fastest
     smallest = smallest_counts(tables)
