@@ -43,6 +43,8 @@ DRILLS = {
     "tests/distributed/test_faults.py::test_after_a_hang_training_resumes_from_the_checkpoint": (
         "a hang is named and a killed rank is restarted in quicker tests"
     ),
+    "tests/distributed/test_row_tiers.py::test_training_equals_a_single_process[8-4]": "4 ranks on 2 hosts stay",
+    "tests/distributed/test_row_tiers.py::test_training_equals_a_single_process[4-1]": "4 ranks on 2 hosts stay",
     "tests/distributed/test_faults.py::test_a_rank_that_is_slow_for_a_while_is_waited_for": "waits",
     "tests/distributed/test_launch.py::test_torchrun_joins_the_ranks_of_two_hosts": "torchrun on one host stays",
     **{

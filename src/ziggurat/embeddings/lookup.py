@@ -29,11 +29,13 @@ from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
 from ziggurat.embeddings.row_order import RowOrder
+from ziggurat.embeddings.row_tiers.tiered_lookup import TieredBatch, TieredTables, rows_by_feature
 from ziggurat.embeddings.sharding import InFlightIds, ShardedTables
 from ziggurat.embeddings.tower_transform.transform import TowerTransform
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.own_random import OwnRandom
 from ziggurat.parallel.tensor_slices import TensorSlice
+from ziggurat.parallel.world import World
 
 PREFETCH_BATCHES = 4
 """Batches whose lookup is started ahead of their step if some tables are offloaded."""
@@ -48,12 +50,14 @@ class StartedLookup:
         masks: sequence with positions -> which positions exist, (B, S).
         size: B.
         in_flight: the ids of the sharded tables on their way to other ranks; None without such tables.
+        tiered: those of tables with tiers of rows; None without such tables.
     """
 
     ids: KeyedJaggedTensor | None
     masks: dict[str, Tensor]
     size: int
     in_flight: InFlightIds | None
+    tiered: TieredBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ class EmbeddingLookup(nn.Module):
     """Looks up the rows of a batch. The rows' own optimizers update them during the backward pass.
 
     Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Tables that the plan replicates, and those
-    whose Adam has no FBGEMM kernel (on the CPU, or with ``rows: all``), are :class:`ReplicatedTable`. If the plan
+    whose Adam has no FBGEMM kernel (on the CPU, or with ``rows: all``), are :class:`ReplicatedTable`; those whose rows
+    it splits into tiers are in :class:`~ziggurat.embeddings.row_tiers.tiered_lookup.TieredTables`. If the plan
     orders rows by frequency, ids are mapped to positions here; nothing outside this class sees positions. At world size
     1 the process group is needed only while the lookup is assembled.
 
@@ -109,7 +114,9 @@ class EmbeddingLookup(nn.Module):
         self._id_range = IdRange(layout.table_of, dist.get_rank())
         self._deferred = DeferredIdCheck(self._id_range, device) if device.type == "cuda" else None
         replicated = [spec for spec in tables if is_replicated(spec, device, plan.placements[spec.name].sharding)]
-        fused = [spec for spec in tables if spec not in replicated]
+        tiered = [spec for spec in tables if plan.placements[spec.name].sharding == "row_tiers"]
+        assert not tiered or towers is None, "towers keep tables on one host"
+        fused = [spec for spec in tables if spec not in replicated and spec not in tiered]
         # TorchRec draws random weights for the shards of this rank; from the global generators, the weights of fields
         # and model would differ between ranks.
         with OwnRandom(seed):
@@ -117,12 +124,14 @@ class EmbeddingLookup(nn.Module):
             self.sharded = (
                 ShardedTables(fused, plan, device, parallel, batch_size, offload, seed, within) if fused else None
             )
+            world = World(dist.get_rank(), plan.world_size, plan.local_size)
+            self.tiered = TieredTables(tiered, plan, device, parallel, batch_size, world) if tiered else None
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of
         self._orders: dict[tuple[str, ...], FieldOrder] = {}
         self._feature_of = {key: f for f, spec in self._table_of.items() for key in spec.keys_of(f)}
-        self._row_order = RowOrder(fused, plan, row_ranks, device)
+        self._row_order = RowOrder(fused + tiered, plan, row_ranks, device)
         std = {spec.name: spec.init_std for spec in tables}
         dims = {spec.name: spec.dim for spec in tables}
         for tensor_slice in self.tensor_slices():
@@ -189,12 +198,15 @@ class EmbeddingLookup(nn.Module):
                 self._deferred.check()
         elif ids is not None and (self._ranks > 1 or self._row_order or self.prefetch_batches):
             self._id_range.check(ids)
-        if self.sharded is None or ids is None:
+        if ids is None or (self.sharded is None and self.tiered is None):
             return StartedLookup(ids, masks, batch.size, None)
+        positions = self._row_order.to_positions(ids)
+        tiered = None if self.tiered is None else self.tiered.start(positions, batch.size)
+        if self.sharded is None:
+            return StartedLookup(ids, masks, batch.size, None, tiered)
         try:
-            return StartedLookup(
-                ids, masks, batch.size, self.sharded.start(_with_empty_rows(self._row_order.to_positions(ids), batch))
-            )
+            in_flight = self.sharded.start(_with_empty_rows(positions, batch))
+            return StartedLookup(ids, masks, batch.size, in_flight, tiered)
         except ValueError:  # TorchRec validates the first batch
             self._refuse_outside(ids)
             raise
@@ -203,6 +215,8 @@ class EmbeddingLookup(nn.Module):
         """Waits until the ranks know how many ids they will receive, then starts to send the ids."""
         if self.sharded is not None and started.in_flight is not None:
             self.sharded.send_ids(started.in_flight)
+        if self.tiered is not None and started.tiered is not None:
+            self.tiered.send_ids(started.tiered)
 
     def finish(self, started: StartedLookup) -> LookedUpRows:
         """Waits for the ids of other ranks, looks them up and exchanges the rows."""
@@ -218,6 +232,8 @@ class EmbeddingLookup(nn.Module):
         """Completes the exchange of a lookup that will not be finished, so that nothing remains in flight."""
         if self.sharded is not None and started.in_flight is not None:
             self.sharded.drop(started.in_flight)
+        if self.tiered is not None and started.tiered is not None:
+            self.tiered.drop(started.tiered)
 
     def close(self) -> None:
         """Releases files and threads of offloaded tables."""
@@ -252,16 +268,22 @@ class EmbeddingLookup(nn.Module):
             exchange(list(self._replicated()))
         if self.sharded is not None:
             self.sharded.exchange()
+        if self.tiered is not None:
+            self.tiered.exchange()
 
     def release(self) -> None:
         """Ends a batch that has no backward pass, instead of :meth:`exchange`: rows keep their values."""
         if self.sharded is not None:
             self.sharded.release()
+        if self.tiered is not None:
+            self.tiered.release()
 
     def scale_learning_rates(self, multiplier: float) -> None:
         """Sets every table's learning rate to ``multiplier`` times its configured one."""
         if self.sharded is not None:
             self.sharded.scale_learning_rates(multiplier)
+        if self.tiered is not None:
+            self.tiered.scale_learning_rates(multiplier)
         for table in self._replicated():
             table.lr = float(table.spec.optimizer["lr"]) * multiplier
 
@@ -279,6 +301,8 @@ class EmbeddingLookup(nn.Module):
         tensor_slices = (
             list(map(self._row_order.with_row_ids, self.sharded.weights())) if self.sharded is not None else []
         )
+        if self.tiered is not None:
+            tensor_slices += map(self._row_order.with_row_ids, self.tiered.weights())
         return tensor_slices + [TensorSlice.of_tensor(table.spec.name, table.weight_RD) for table in self._replicated()]
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -292,6 +316,8 @@ class EmbeddingLookup(nn.Module):
             if self.sharded is not None
             else []
         )
+        if self.tiered is not None:
+            tensor_slices += map(self._row_order.with_row_ids, self.tiered.states())
         for table in self._replicated():
             counted = {"steps": table.steps} if table.spec.optimizer["name"] == "adam" else {}
             states = {**table.state(), **counted}  # else the same states as FBGEMM: plans may change
@@ -303,6 +329,7 @@ class EmbeddingLookup(nn.Module):
     def shards(self) -> list[TrackedShard]:
         """Returns this rank's shards with their dirty rows; live, not copies."""
         sharded = self.sharded.shards() if self.sharded is not None else []
+        sharded += self.tiered.shards() if self.tiered is not None else ()
         whole = [TrackedShard.of(table.spec, (0, 0), table.dirty) for table in self._replicated()]
         return [shard.with_row_ids(self._row_order.with_row_ids) for shard in sharded] + whole
 
@@ -322,9 +349,11 @@ class EmbeddingLookup(nn.Module):
                 fields = self.towers(self.sharded.finish(started.in_flight))
                 return LookedUpRows({DIRECT: fields[: started.size]}, {})
             keyed = _first_rows(self.sharded.finish(started.in_flight), started.size)
-            if not self.replicated and self.layout.direct:
+            if not self.replicated and self.tiered is None and self.layout.direct:
                 return LookedUpRows({DIRECT: self._direct(keyed, started.size)}, {})
             rows.update(self._sharded_rows(keyed))
+        if self.tiered is not None and started.tiered is not None:
+            rows.update(self.tiered.finish(started.tiered))
         for table in self._replicated():
             rows.update(_replicated_rows(table, ids, started.size))
         return LookedUpRows(rows, started.masks)
@@ -386,8 +415,4 @@ def _replicated_rows(table: ReplicatedTable, ids: KeyedJaggedTensor, size: int) 
     jagged, spec = ids.to_dict(), table.spec
     parts = [jagged[key] for key in spec.keys]
     row_NW = table(torch.cat([part.values() for part in parts]), torch.cat([part.lengths() for part in parts]))
-    blocks = row_NW.split([size * len(spec.keys_of(feature)) for feature in spec.features])
-    return {
-        feature: block.view(-1, size, spec.dim).transpose(0, 1) if feature in spec.positions else block
-        for feature, block in zip(spec.features, blocks, strict=True)
-    }
+    return rows_by_feature(spec, row_NW, size)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby
 
 import torch
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from ziggurat.core.plan import Plan
-from ziggurat.core.row_order import FrequencyRanks, round_robin_positions
+from ziggurat.core.row_order import FrequencyRanks, Positions, round_robin_positions, tier_positions
 from ziggurat.core.tables import TableSpec
 from ziggurat.parallel.tensor_slices import TensorSlice
 
@@ -39,11 +39,13 @@ class RowOrder:
         missing = [spec.name for spec in ordered if spec.name not in ranks]
         assert not missing, f"the plan orders the rows of {missing}, but row_ranks lacks their order"
         self._positions: dict[str, Tensor] = {}
-        self._positions_of_key: dict[str, Tensor] = {}
+        self._positions_here: dict[str, Tensor] = {}
+        self._table_of_key: dict[str, str] = {}
         for spec in ordered:
-            positions = torch.from_numpy(round_robin_positions(spec.rows, plan.row_parts(spec.name)))
+            positions = torch.from_numpy(_positions(plan, spec))
             self._positions[spec.name] = positions[torch.from_numpy(ranks[spec.name]).long()].int()
-            self._positions_of_key |= dict.fromkeys(spec.keys, self._positions[spec.name].to(device))
+            self._positions_here[spec.name] = self._positions[spec.name].to(device)
+            self._table_of_key |= dict.fromkeys(spec.keys, spec.name)
         self._ids: dict[tuple[str, int, int], Tensor] = {}
 
     def __bool__(self) -> bool:
@@ -53,11 +55,13 @@ class RowOrder:
         """Replaces ids by the positions of their rows; ids must be within their tables."""
         if not self:
             return ids
-        values_L = ids.values().clone()
-        for key, (first, last) in zip(ids.keys(), pairwise(ids.offset_per_key()), strict=True):
-            positions_R = self._positions_of_key.get(key)
-            if positions_R is not None:
-                values_L[first:last] = positions_R.index_select(0, values_L[first:last])
+        values_L, starts = ids.values().clone(), ids.offset_per_key()
+        tables = groupby(enumerate(ids.keys()), lambda each: self._table_of_key.get(each[1]))
+        for table, run in tables:  # the positions of a sequence are adjacent keys of one table
+            numbers = [number for number, _ in run]
+            if table is not None:
+                ids_L = values_L[starts[numbers[0]] : starts[numbers[-1] + 1]]
+                ids_L.copy_(self._positions_here[table].index_select(0, ids_L))
         return KeyedJaggedTensor(keys=ids.keys(), values=values_L, lengths=ids.lengths(), stride=ids.stride())
 
     def with_row_ids(self, tensor_slice: TensorSlice) -> TensorSlice:
@@ -72,3 +76,11 @@ class RowOrder:
             ids_R[self._positions[name].long()] = torch.arange(len(ids_R), dtype=torch.int32)
             self._ids[key] = ids_R[first : first + size].clone()
         return replace(tensor_slice, rows=self._ids[key])
+
+
+def _positions(plan: Plan, spec: TableSpec) -> Positions:
+    placement = plan.placements[spec.name]
+    if placement.sharding != "row_tiers":
+        return round_robin_positions(spec.rows, plan.row_parts(spec.name))
+    copied, hosts, _ = placement.tiers(spec.rows)
+    return tier_positions(spec.rows, copied.size, hosts.size, plan.local_size, plan.world_size)

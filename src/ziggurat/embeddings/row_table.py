@@ -20,22 +20,20 @@ from ziggurat.embeddings.dirty_rows import DirtyRows
 from ziggurat.optim.row_rules import row_rule, step_rows
 
 
-class RowTable(nn.Module, ABC):
-    """A table, or a shard of one, with its optimizer's states. Both are buffers, so no other optimizer updates them.
+class UpdatedRows(nn.Module):
+    """Rows of a table with their optimizer's states. Both are buffers, so no other optimizer updates them.
 
     Args:
         spec: the whole table.
-        weight_RD: the rows and columns of this shard; updated in place.
-        pooling: how a bag's rows are pooled here if not by the table's own pooling: shards of a mean are summed.
+        weight_RD: the rows; updated in place.
     """
 
     weight_RD: Tensor
     steps: Tensor
 
-    def __init__(self, spec: TableSpec, weight_RD: Tensor, pooling: Pooling | None = None) -> None:
+    def __init__(self, spec: TableSpec, weight_RD: Tensor) -> None:
         super().__init__()
         self.spec = spec
-        self.pooling = pooling or spec.pooling
         self.lr = float(spec.optimizer["lr"])
         self._rule = row_rule(spec.optimizer)
         self.register_buffer("weight_RD", weight_RD)
@@ -44,12 +42,6 @@ class RowTable(nn.Module, ABC):
             self.register_buffer(name, torch.zeros(shape, device=weight_RD.device))
         self._states = list(shapes)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self._anchor = torch.zeros((), requires_grad=True)
-
-    def forward(self, ids_L: Tensor, lengths_N: Tensor) -> Tensor:
-        """Returns the pooled rows (N, D) of bags whose ids are concatenated in ``ids_L``."""
-        offsets_N = lengths_N.long().cumsum(0) - lengths_N
-        return _Lookup.apply(self._anchor, self, ids_L, offsets_N, lengths_N)
 
     def state(self) -> dict[str, Tensor]:
         """Returns name -> optimizer state without the step count; live, not copies."""
@@ -60,10 +52,6 @@ class RowTable(nn.Module, ABC):
         """The rows that have changed. Created on first use, so that the table can be moved to its device before."""
         return DirtyRows({"": self.weight_RD, **self.state()})
 
-    @abstractmethod
-    def update(self, ids_L: Tensor, grad_LD: Tensor) -> None:
-        """Receives the gradients of the looked-up rows; called during the backward pass."""
-
     def step(self, rows_U: Tensor | None, grad_UD: Tensor) -> None:
         """Applies the optimizer's next step to some rows, or to all rows if ``rows_U`` is None."""
         if rows_U is None:
@@ -72,6 +60,30 @@ class RowTable(nn.Module, ABC):
             self.dirty.touch(rows_U)
         self.steps += 1
         step_rows(self._rule, self.weight_RD, self.state(), rows_U, grad_UD, self.lr, int(self.steps))
+
+
+class RowTable(UpdatedRows, ABC):
+    """A table, or a shard of one, that is looked up as a whole.
+
+    Args:
+        spec: the whole table.
+        weight_RD: the rows and columns of this shard; updated in place.
+        pooling: how a bag's rows are pooled here if not by the table's own pooling: shards of a mean are summed.
+    """
+
+    def __init__(self, spec: TableSpec, weight_RD: Tensor, pooling: Pooling | None = None) -> None:
+        super().__init__(spec, weight_RD)
+        self.pooling = pooling or spec.pooling
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    def forward(self, ids_L: Tensor, lengths_N: Tensor) -> Tensor:
+        """Returns the pooled rows (N, D) of bags whose ids are concatenated in ``ids_L``."""
+        offsets_N = lengths_N.long().cumsum(0) - lengths_N
+        return _Lookup.apply(self._anchor, self, ids_L, offsets_N, lengths_N)
+
+    @abstractmethod
+    def update(self, ids_L: Tensor, grad_LD: Tensor) -> None:
+        """Receives the gradients of the looked-up rows; called during the backward pass."""
 
 
 def summed_by_row(ids_L: Tensor, grad_LD: Tensor) -> tuple[Tensor, Tensor]:

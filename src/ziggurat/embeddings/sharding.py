@@ -201,6 +201,18 @@ class ShardedTables(nn.Module):
             self.offloaded.release()
         return _divide_by_lengths(keyed, in_flight.lengths) if in_flight.lengths else keyed
 
+    def own_rows(self, places_N: Tensor) -> Tensor:
+        """Returns rows of the only table, by their places in this rank's range of rows: (N, D), without an exchange.
+
+        The rows are updated when the backward pass of the result is called.
+        """
+        (spec,) = self._specs.values()
+        if not len(places_N):  # a rank whose range is empty has no kernel
+            return torch.zeros(0, spec.dim, device=places_N.device)
+        (key,) = spec.keys
+        ids = KeyedJaggedTensor(keys=[key], values=places_N, lengths=torch.ones_like(places_N, dtype=torch.int32))
+        return next(self._kernels())(ids)
+
     def wait_for_ids(self, in_flight: InFlightIds) -> None:
         """Waits for the ids of other ranks."""
         while hasattr(in_flight.ids, "wait"):

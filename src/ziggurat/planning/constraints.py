@@ -197,6 +197,10 @@ def _check_tiers(table: TableSpec, placement: Placement) -> None:
         return
     if placement.fast_rows is not None:
         raise InvalidSection("fast_rows", "row_tiers keeps its rows in one memory", "leave fast_rows out")
+    if placement.slots is not None:
+        raise InvalidSection(
+            "slots", "row_tiers keeps all rows in memory so far, none on a disk", "use row_wise, or more memory"
+        )
     copied, of_host = counts
     if copied is None or of_host is None or min(copied, of_host) < 0 or copied + of_host > table.rows:
         raise InvalidSection(

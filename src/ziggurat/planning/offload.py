@@ -40,6 +40,7 @@ WINDOW = 6
 MARGIN = 1.2
 """Safety factor on the expected number of distinct rows in these batches."""
 _BISECTIONS = 60
+_TIERS = "has its rows in tiers"
 _ADAM = "is trained by adam"
 
 
@@ -286,6 +287,8 @@ def _offloaded_shard(
     parts = plan.row_parts(table.name)
     held = max(plan.shards(table), key=lambda shard: shard.rows.size)
     rows, columns = held.rows.size, held.columns.size
+    if plan.placements[table.name].sharding == "row_tiers":
+        rows = sum(shard.rows.size for shard in plan.shards(table) if shard.rank == 0)  # in each tier it has the most
     row_bytes = FLOAT * columns + state_bytes(table.optimizer, rows, columns) / rows
     ids = usage.ids_per_row * examples / parts
     if usage.accesses is None:
@@ -305,6 +308,8 @@ def _hint_for(plan: Plan, table: TableSpec) -> str:
     """Returns advice on how to make a table able to have slots."""
     if _obstacle(plan, table) == _ADAM:
         return f"use another optimizer in embeddings.tables.{table.name}"
+    if _obstacle(plan, table) == _TIERS:
+        return f"leave {table.name} out of the tables of planning.planner"
     return f"leave planning.tables.{table.name} out, or split it by rows"
 
 
@@ -320,4 +325,6 @@ def _obstacle(plan: Plan, table: TableSpec) -> str:
         return _ADAM
     if placement.sharding in {"column_wise", "grid"}:
         return "is split by columns"
+    if placement.sharding == "row_tiers":
+        return _TIERS
     return "is on every rank" if placement.sharding == "data_parallel" else ""

@@ -34,6 +34,7 @@ from ziggurat.training.batch_source import training_loader
 from ziggurat.training.checkpointing import Checkpointing
 from ziggurat.training.in_batch_negatives import rows_read, with_negatives
 from ziggurat.training.loss import LossWindow
+from ziggurat.training.placement.tier_watch import TierWatch
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run_folder.metrics_log import MetricsLog, NoMetricsLog, open_metrics_log, resume_note
 from ziggurat.training.run_folder.run import Run
@@ -102,6 +103,11 @@ class Trainer:
         self._window = self._new_window()
         self._shown: dict[str, float | str] = {}
         self._transferred: tuple[dict[str, float], int] = ({}, self.at.step)
+        tiered, self._watch = recommender.lookup.tiered, None
+        if tiered is not None:
+            examples = self._step_rows() / self.world.size
+            self._watch = TierWatch(tiered.tables, dataset.statistics(), examples)
+        self._tier_totals: tuple[dict[str, float], int] = ({}, self.at.step)
 
     @property
     def finished(self) -> bool:
@@ -222,6 +228,7 @@ class Trainer:
         figures["lr_multiplier"] = self.schedule.multiplier(self.at.step - 1)
         log.write("train", self.at.step, self._epoch(), figures)
         self._log_transfers(log)
+        self._log_tiers(log)
         self._shown.update({name: figures[name] for name in ("loss", "ne") if name in figures})
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
@@ -234,6 +241,18 @@ class Trainer:
             rate = per_step["hits"] / max(1.0, per_step["lookups"])
             log.write("beyond_memory", self.at.step, self._epoch(), {"hit_rate": rate, **per_step})
             self._shown["hit_rate"] = rate
+
+    def _log_tiers(self, log: MetricsLog | NoMetricsLog) -> None:
+        """Logs this rank's look-ups and traffic of tables whose rows are in tiers, per step since the last call."""
+        tiered, (before, step) = self.recommender.lookup.tiered, self._tier_totals
+        if tiered is None or self._watch is None or self.at.step <= step:
+            return
+        total = tiered.traffic.totals()
+        self._tier_totals = (total, self.at.step)
+        figures = self._watch.figures(before, total, self.at.step - step)
+        log.write("row_tiers", self.at.step, self._epoch(), figures)
+        for note in self._watch.notes(figures):
+            self.progress.note(note)
 
     def _evaluate(self, log: MetricsLog | NoMetricsLog) -> None:
         if not self._validation.rows:

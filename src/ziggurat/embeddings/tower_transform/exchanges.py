@@ -32,13 +32,15 @@ class HostRanks:
         world: the ranks.
         host: H numbers: which host this is.
         local: which rank of its host this is.
+        within: the group of its host.
+        peers: the group of its peers.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.host, self.local = divmod(world.rank, world.local_size)
-        self._within = _group_of(world, [_of_host(world, host) for host in range(world.hosts)])
-        self._peers = _group_of(world, [_peers(world, local) for local in range(world.local_size)])
+        self.within = _group_of(world, [_of_host(world, host) for host in range(world.hosts)])
+        self.peers = _group_of(world, [_peers(world, local) for local in range(world.local_size)])
 
     def exchange_within(self, sent: Tensor, sizes: Sequence[int]) -> Tensor:
         """Sends an equal part of a flat tensor to each rank of the host; returns the parts received, ``sizes`` long."""
@@ -59,7 +61,7 @@ class HostRanks:
         if not tensors or self.world.local_size == 1:
             return
         flat = torch.cat([each.reshape(-1) for each in tensors])
-        dist.all_reduce(flat, group=self._within)
+        dist.all_reduce(flat, group=self.within)
         flat.div_(self.world.local_size)
         for each, mean in zip(tensors, flat.split([each.numel() for each in tensors]), strict=True):
             each.copy_(mean.view_as(each))
@@ -68,12 +70,12 @@ class HostRanks:
     def sum_of_hosts(self, value: Tensor) -> Tensor:
         """Returns the sum over the hosts of a number that the ranks of a host have in common, added host by host."""
         parts = [torch.zeros_like(value) for _ in range(self.world.hosts)]
-        dist.all_gather(parts, value, group=self._peers)
+        dist.all_gather(parts, value, group=self.peers)
         return torch.stack(parts).sum(dim=0)
 
     def _exchange(self, sent: Tensor, sizes: Sequence[int], received: Sequence[int], *, within: bool) -> Tensor:
         output = sent.new_empty(sum(received))
-        group = self._within if within else self._peers
+        group = self.within if within else self.peers
         dist.all_to_all_single(output, sent.contiguous(), list(received), list(sizes), group=group)
         return output
 

@@ -1,0 +1,323 @@
+"""The look-up and the update of tables whose rows are in tiers.
+
+A step de-duplicates the ids of each table and sorts them by position, which classifies them: the rows on every rank are
+gathered here; those on every host are asked of the ranks of this host; the others of all ranks. Both exchanges run at
+once, and rows are spread over the bags as soon as all are there. After the backward pass, the gradients of each
+distinct row are summed and go the same ways back. Copied rows see the sum over all ranks before they are updated
+(:mod:`~ziggurat.embeddings.row_tiers.copied_gradients`): row-wise Adagrad on each rank's own gradient, averaged
+afterwards, would be another optimizer.
+
+As for all tables, gradients are means over the ranks, whose losses are means over their own examples.
+
+Source: FlexShard (row-level tiers for sequence tables). Deviations: copied rows are exchanged as touched rows with
+flags instead of as an all-reduce of all; ranges of the tiers are dealt round-robin by frequency.
+
+Shape legend: B examples, L ids, U distinct ids, N bags, D dim, T tables, G ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from ziggurat.core.plan import Plan
+from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.dirty_rows import TrackedShard
+from ziggurat.embeddings.row_table import add_by_row
+from ziggurat.embeddings.row_tiers.copied_gradients import CopiedGradients
+from ziggurat.embeddings.row_tiers.distinct_rows import DistinctRows
+from ziggurat.embeddings.row_tiers.rank_groups import InFlight, RankGroups
+from ziggurat.embeddings.row_tiers.tiered_table import TieredTable
+from ziggurat.embeddings.row_tiers.traffic import TierTraffic
+from ziggurat.embeddings.row_tiers.wire import Wire
+from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.tensor_slices import TensorSlice
+from ziggurat.parallel.world import World
+
+
+@dataclass(slots=True)
+class TableBatch:
+    """The ids of a batch in one table, on their way through a step.
+
+    Attributes:
+        table: the table.
+        distinct: the distinct rows.
+        lengths_N: the ids of each bag.
+        copies: the gradients of its copied rows; None without a backward pass.
+        host_received, split_received: how many rows each rank of the host, and each rank, asks of this one.
+        host_ids, split_ids: their positions.
+        split_rows: the rows of the third tier that were sent, with the graph that updates them.
+        grad_UD: the gradients of the distinct rows, once the backward pass has reached them.
+    """
+
+    table: TieredTable
+    distinct: DistinctRows
+    lengths_N: Tensor
+    copies: CopiedGradients | None
+    host_received: list[int] = field(default_factory=list[int])
+    split_received: list[int] = field(default_factory=list[int])
+    host_ids: InFlight | None = None
+    split_ids: InFlight | None = None
+    split_rows: Tensor | None = None
+    grad_UD: Tensor | None = None
+
+
+@dataclass(slots=True)
+class TieredBatch:
+    """A batch on its way.
+
+    Attributes:
+        size: B.
+        tables: its part in each table.
+        host_counts, world_counts: the numbers of ids that other ranks will send, per rank and table.
+        sent: whether the ids themselves were sent.
+    """
+
+    size: int
+    tables: list[TableBatch]
+    host_counts: InFlight
+    world_counts: InFlight
+    sent: bool = False
+
+
+class TieredTables(nn.Module):
+    """Tables whose rows are in tiers. All ranks make it, and call each of its methods, together.
+
+    Args:
+        tables: the tables.
+        plan: their placements.
+        device: the device of this rank.
+        parallel: the precision in which rows and gradients are sent between ranks.
+        batch_size: the number of rows that the loss is averaged over.
+        world: the ranks.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableSpec],
+        plan: Plan,
+        device: torch.device,
+        parallel: ParallelConfig,
+        batch_size: int,
+        world: World,
+    ) -> None:
+        super().__init__()
+        self.traffic = TierTraffic()
+        self._wire = Wire(parallel, batch_size)
+        self._modules_of_tables = nn.ModuleList([TieredTable(spec, plan, world, device) for spec in tables])
+        self._groups = RankGroups(world, self.traffic)
+        self._pending: TieredBatch | None = None
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    @property
+    def tables(self) -> list[TieredTable]:
+        """The tables."""
+        return [cast("TieredTable", table) for table in self._modules_of_tables]
+
+    def start(self, ids: KeyedJaggedTensor, size: int) -> TieredBatch:
+        """Classifies the ids and starts to send how many there are. Does not wait.
+
+        Args:
+            ids: positions of rows under the keys of these tables, and further ones.
+            size: B.
+        """
+        batches = [self._classified(table, ids) for table in self.tables]
+        host = torch.tensor([each.distinct.hosts for each in batches], device=ids.device()).T.contiguous()
+        world = torch.tensor([each.distinct.split for each in batches], device=ids.device()).T.contiguous()
+        groups = self._groups
+        return TieredBatch(size, batches, groups.host.send_counts(host), groups.world.send_counts(world))
+
+    def send_ids(self, batch: TieredBatch) -> None:
+        """Waits until the ranks know how many ids they will receive, then starts to send the ids."""
+        if batch.sent:
+            return
+        batch.sent, groups = True, self._groups
+        host, world = batch.host_counts.wait().T.tolist(), batch.world_counts.wait().T.tolist()
+        for each, host_received, split_received in zip(batch.tables, host, world, strict=True):
+            each.host_received, each.split_received = host_received, split_received
+            distinct = each.distinct
+            _, hosts_U, split_U = distinct.positions_U.int().split(distinct.by_tier)
+            if each.table.bounds.split.size:
+                each.split_ids = groups.world.send("split_rows", split_U, distinct.split, split_received)
+            if each.table.bounds.hosts.size:
+                each.host_ids = groups.host.send("host_rows", hosts_U, distinct.hosts, host_received)
+            if each.copies is not None:
+                each.copies.send_flags()
+
+    def finish(self, batch: TieredBatch) -> dict[str, Tensor]:
+        """Returns the rows by feature: (B, W), or (B, S, W) for a sequence with positions."""
+        self.send_ids(batch)
+        sent = [(each, self._send_host_rows(each), self._send_split_rows(each)) for each in batch.tables]
+        rows: dict[str, Tensor] = {}
+        for each, host_rows, split_rows in sent:
+            copied = sum(each.distinct.copied)
+            parts = [each.table.copied.weight_RD[each.distinct.positions_U[:copied].long()]]
+            parts += [self._wire.decode(part.wait(), "rows") for part in (host_rows, split_rows) if part is not None]
+            pooled_ND = _SpreadRows.apply(self._anchor, each, torch.cat(parts))
+            rows |= rows_by_feature(each.table.spec, pooled_ND, batch.size)
+        if torch.is_grad_enabled():
+            self.release()
+            self._pending = batch
+        return rows
+
+    @torch.no_grad()
+    def exchange(self) -> None:
+        """Updates the rows of the last batch, after its backward pass."""
+        batch, self._pending = self._pending, None
+        if batch is None:
+            return
+        copies: list[CopiedGradients] = []
+        returned: list[tuple[TableBatch, InFlight]] = []
+        for each in batch.tables:
+            grads, distinct = self._gradients(each), each.distinct
+            copied_UD, host_UD, split_UD = grads.split(distinct.by_tier)
+            if each.table.split is not None:
+                sent = self._wire.encode(split_UD, "gradients")
+                arrives = self._groups.world.send("split_rows", sent, distinct.split, each.split_received)
+                returned.append((each, arrives))
+            if each.copies is not None:
+                each.copies.wait()
+                each.copies.send(copied_UD, host_UD, each.host_received)
+                copies.append(each.copies)
+        for step in (CopiedGradients.send_between, CopiedGradients.send_sums):
+            for each in copies:
+                step(each)
+        for each, arrives in returned:
+            if each.split_rows is not None and each.split_rows.requires_grad:
+                each.split_rows.backward(self._wire.decode(arrives.wait(), "gradients"))
+            else:
+                arrives.wait()
+        for step in (CopiedGradients.send_back, CopiedGradients.apply):
+            for each in copies:
+                step(each)
+
+    def release(self) -> None:
+        """Ends a batch that has no backward pass: rows keep their values."""
+        batch, self._pending = self._pending, None
+        for each in batch.tables if batch is not None else ():
+            if each.copies is not None:
+                each.copies.wait()
+
+    def drop(self, batch: TieredBatch) -> None:
+        """Completes the exchange of ids that will not be looked up."""
+        for arrives in (batch.host_counts, batch.world_counts):
+            arrives.wait()
+        for each in batch.tables if batch.sent else ():
+            for ids in (each.host_ids, each.split_ids):
+                if ids is not None:
+                    ids.wait()
+            if each.copies is not None:
+                each.copies.drop()
+
+    def scale_learning_rates(self, multiplier: float) -> None:
+        """Sets every table's learning rate to ``multiplier`` times its configured one."""
+        for table in self.tables:
+            table.scale_learning_rates(multiplier)
+
+    def weights(self) -> Iterator[TensorSlice]:
+        """Yields the weights on this rank."""
+        for table in self.tables:
+            yield from table.tensor_slices()
+
+    def states(self) -> Iterator[TensorSlice]:
+        """Yields the optimizer states on this rank, named ``table/state``."""
+        for table in self.tables:
+            yield from table.state_slices()
+
+    def shards(self) -> Iterator[TrackedShard]:
+        """Yields the shards on this rank with their dirty rows."""
+        for table in self.tables:
+            yield from table.shards()
+
+    def _classified(self, table: TieredTable, ids: KeyedJaggedTensor) -> TableBatch:
+        positions_L, lengths_N = _ids_of(table.spec, ids)
+        distinct = table.bounds.distinct(positions_L)
+        if torch.is_grad_enabled():
+            self.traffic.looked_up(table.spec.name, distinct.lookups(), distinct.by_tier)
+        copied = table.bounds.copied.size + table.bounds.hosts.size > 0
+        copies = None
+        if copied and torch.is_grad_enabled():
+            copies = CopiedGradients(table, self._groups, self._wire, distinct)
+        return TableBatch(table, distinct, lengths_N, copies)
+
+    def _send_host_rows(self, each: TableBatch) -> InFlight | None:
+        """Starts to send the rows of the second tier that ranks of the host ask for."""
+        places = torch.zeros(0, dtype=torch.int64, device=each.lengths_N.device)
+        sent = None
+        if each.host_ids is not None:
+            places = each.table.host_places(each.host_ids.wait().long())
+            rows = self._wire.encode(each.table.hosts.weight_RD[places], "rows")
+            sent = self._groups.host.send("host_rows", rows, each.host_received, each.distinct.hosts)
+        if each.copies is not None:
+            each.copies.send_flags_between(places)
+        return sent
+
+    def _send_split_rows(self, each: TableBatch) -> InFlight | None:
+        """Starts to send the rows of the third tier that ranks ask for."""
+        if each.split_ids is None:
+            return None
+        each.split_rows = each.table.split_rows(each.split_ids.wait().long())
+        rows = self._wire.encode(each.split_rows.detach(), "rows")
+        return self._groups.world.send("split_rows", rows, each.split_received, each.distinct.split)
+
+    def _gradients(self, each: TableBatch) -> Tensor:
+        """Returns this rank's part of the mean gradients of the distinct rows."""
+        if each.grad_UD is None:
+            return torch.zeros(len(each.distinct.positions_U), each.table.spec.dim, device=each.lengths_N.device)
+        return each.grad_UD.div_(self._groups.world_size)
+
+
+def _ids_of(spec: TableSpec, ids: KeyedJaggedTensor) -> tuple[Tensor, Tensor]:
+    """Returns the ids of a table's features and the lengths of their bags; the keys of a feature are adjacent."""
+    number = {key: place for place, key in enumerate(ids.keys())}
+    starts, lengths_KB = ids.offset_per_key(), ids.lengths().view(len(number), -1)
+    runs = [(number[keys[0]], number[keys[-1]] + 1) for keys in map(spec.keys_of, spec.features)]
+    values_L = torch.cat([ids.values()[starts[first] : starts[last]] for first, last in runs])
+    return values_L, torch.cat([lengths_KB[first:last].reshape(-1) for first, last in runs])
+
+
+def rows_by_feature(spec: TableSpec, row_ND: Tensor, size: int) -> dict[str, Tensor]:
+    """Returns feature -> (B, W), or (B, S, W) for a sequence with positions, of the bags of all keys of a table."""
+    blocks = row_ND.split([size * len(spec.keys_of(feature)) for feature in spec.features])
+    return {
+        feature: block.view(-1, size, spec.dim).transpose(0, 1) if feature in spec.positions else block
+        for feature, block in zip(spec.features, blocks, strict=True)
+    }
+
+
+class _SpreadRows(torch.autograd.Function):
+    """Pools distinct rows into bags; its backward keeps the gradient of each; the anchor makes autograd call it."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride] - autograd's own signature is *args
+        ctx: Any, anchor: Tensor, batch: TableBatch, rows_UD: Tensor
+    ) -> Tensor:
+        ctx.batch = batch
+        lengths_N = batch.lengths_N.long()
+        if not len(batch.distinct.inverse_L):
+            return rows_UD.new_zeros(len(lengths_N), rows_UD.shape[1])
+        offsets_N = lengths_N.cumsum(0) - lengths_N
+        pooled_ND = F.embedding_bag(batch.distinct.inverse_L, rows_UD, offsets_N, mode="sum")
+        if batch.table.spec.pooling == "mean":  # as FBGEMM's kernels round
+            pooled_ND *= lengths_N.clamp(min=1).float().reciprocal().unsqueeze(1)
+        return pooled_ND
+
+    @staticmethod
+    def backward(ctx: Any, grad_ND: Tensor) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        batch: TableBatch = ctx.batch
+        lengths_N, inverse_L = batch.lengths_N.long(), batch.distinct.inverse_L
+        if batch.table.spec.pooling == "mean":
+            grad_ND = grad_ND / lengths_N.clamp(min=1).unsqueeze(1)
+        if len(lengths_N) and int(lengths_N.max()) <= 1:  # single ids, and sequences by position
+            grad_LD = grad_ND if len(inverse_L) == len(grad_ND) else grad_ND[lengths_N.bool()]
+        else:
+            grad_LD = grad_ND.repeat_interleave(lengths_N, dim=0, output_size=len(inverse_L))
+        sums_UD = grad_LD.new_zeros(len(batch.distinct.positions_U), grad_LD.shape[1])
+        batch.grad_UD = add_by_row(sums_UD, inverse_L, grad_LD)
+        return None, None, None

@@ -1,0 +1,254 @@
+"""Tables of row tiers beside others: at both ends they equal other shardings, and checkpoints know no tiers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from tests.distributed.ranks import run_ranks
+from tests.distributed.test_dirty_rows_of_ranks import differ, everything, ids_in, place, whole
+from tests.distributed.tier_cases import (
+    CPU,
+    DIM,
+    OPTIMIZERS,
+    ROWS,
+    batch,
+    layout_of,
+    looked_up,
+    lookup_of,
+    tiers_of,
+    trained,
+)
+from ziggurat.core.errors import InvalidSection
+from ziggurat.core.plan import Placement, Plan
+from ziggurat.core.statistics import DatasetStatistics, TableStatistics
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
+from ziggurat.embeddings.row_tiers.distinct_rows import TierBounds
+from ziggurat.embeddings.row_tiers.flags import packed, packed_by_torch, padded, unpacked, unpacked_by_torch
+from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.world import World
+from ziggurat.planning.constraints import check_placement
+from ziggurat.training.placement.tier_watch import TierWatch
+
+WORLD, LOCAL, STEPS = 4, 2, 8
+EVERYWHERE = tuple(range(WORLD))
+ALL = {name: (rows, 0) for name, rows in ROWS.items()}
+NONE = dict.fromkeys(ROWS, (0, 0))
+HOSTS = {name: (0, rows) for name, rows in ROWS.items()}
+MIXED = tiers_of(WORLD, LOCAL).placed("user", "row_wise", EVERYWHERE).placed("tags", "data_parallel", EVERYWHERE)
+SHARDINGS = {
+    "data_parallel": Plan(WORLD, dict.fromkeys(ROWS, Placement("data_parallel", EVERYWHERE)), LOCAL),
+    "row_wise": Plan(WORLD, dict.fromkeys(ROWS, Placement("row_wise", EVERYWHERE, 0)), LOCAL),
+}
+
+
+def compare_ends(rank: int) -> dict[str, Any]:
+    """Returns what all kinds of plans train, in one process group."""
+    rowwise = OPTIMIZERS[1]
+    plans = {"all": tiers_of(WORLD, LOCAL, ALL), "none": tiers_of(WORLD, LOCAL, NONE)}
+    plans |= {"hosts": tiers_of(WORLD, LOCAL, HOSTS), "mixed": MIXED, **SHARDINGS}
+    found = {name: trained(plan, rowwise, STEPS) for name, plan in plans.items()}
+    reduced = ParallelConfig(forward_precision="bf16", backward_precision="fp16")
+    found["reduced"] = trained(tiers_of(WORLD, LOCAL), rowwise, STEPS, reduced)
+    found["tiers"] = trained(tiers_of(WORLD, LOCAL), rowwise, STEPS)
+    found["marks"] = marked(rank)
+    return found
+
+
+def marked(rank: int) -> dict[str, Any]:
+    """Returns by step the ids of rows marked and changed, by shard; and what full snapshots during steps hold."""
+    plan = tiers_of(WORLD, LOCAL)
+    lookup = lookup_of(plan, OPTIMIZERS[1])
+    shards = lookup.shards()
+    marks: list[dict[Any, tuple[list[int], list[int]]]] = []
+
+    def step(number: int) -> None:
+        (looked_up(lookup, batch(number), plan, number, ahead=True) * WORLD).backward()
+        lookup.exchange()
+
+    for number in range(3):
+        before = {place(shard): whole(shard) for shard in shards}
+        step(number)
+        with torch.no_grad():
+            lookup.finish(lookup.start(batch(number + 50)))
+        lookup.drop(lookup.start(batch(number + 60)))  # never looked up
+        taken = {place(shard): (shard, shard.dirty.begin_snapshot("last", "last")) for shard in shards}
+        marks.append(
+            {
+                at: (ids_in(shard, everything(each, 4)[0]), differ(shard, before[at]))
+                for at, (shard, each) in taken.items()
+            }
+        )
+    then, pending = [whole(shard) for shard in shards], [shard.dirty.begin_snapshot("all", "base") for shard in shards]
+    step(3)
+    held = [everything(each, 3)[1] for each in pending]
+    same = all(
+        torch.equal(numbers[name], tensor)
+        for numbers, expected in zip(held, then, strict=True)
+        for name, tensor in expected.items()
+    )
+    return {"marks": marks, "same": same, "rank": rank}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[dict[str, Any]]:
+    return run_ranks(WORLD, compare_ends)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("all", "data_parallel"), ("none", "row_wise"), ("hosts", "row_wise"), ("mixed", "tiers")],
+)
+def test_tiers_at_their_ends_equal_other_shardings(name: str, other: str, ranks: list[dict[str, Any]]) -> None:
+    """All rows copied is data_parallel, none is row_wise; and other tables may have other shardings."""
+    for found in ranks:
+        for feature, rows in found[other]["first"].items():
+            torch.testing.assert_close(found[name]["first"][feature], rows, rtol=0, atol=6e-8)
+    for ours, theirs in zip(ranks[0][name]["whole"], ranks[0][other]["whole"], strict=True):
+        assert ours.keys() == theirs.keys()
+        for key, tensor in theirs.items():
+            torch.testing.assert_close(ours[key], tensor, rtol=0, atol=1e-6)
+    assert not any(found[name]["unequal"] for found in ranks)
+
+
+def test_copies_are_equal_where_numbers_travel_with_16_bits(ranks: list[dict[str, Any]]) -> None:
+    assert not any(found["reduced"]["unequal"] for found in ranks)
+    for exact, found in zip(ranks[0]["tiers"]["whole"], ranks[0]["reduced"]["whole"], strict=True):
+        for name, tensor in exact.items():
+            assert not torch.equal(found[name], tensor), name
+            torch.testing.assert_close(found[name], tensor, rtol=2e-2, atol=2e-2)
+
+
+def test_a_delta_holds_each_changed_row_once(ranks: list[dict[str, Any]]) -> None:
+    """Shards of copies have the same place and marks on all their ranks; of equal places one rank writes."""
+    for step in range(3):
+        written: dict[str, list[int]] = {name: [] for name in ROWS}
+        seen: dict[Any, list[int]] = {}
+        for rank in ranks:
+            for at, (marks, changes) in rank["marks"]["marks"][step].items():
+                assert marks == seen.setdefault(at, marks), at
+                assert set(changes) <= set(marks)
+        for (table, _, _), marks in seen.items():
+            written[table] += marks
+        for table, ids in written.items():
+            assert sorted(ids) == sorted(ids_of(step)[table]), (step, table)
+    assert all(rank["marks"]["same"] for rank in ranks)
+
+
+def ids_of(number: int) -> dict[str, set[int]]:
+    """Returns table -> the ids looked up in a step: of a history the last ones alone."""
+    found: dict[str, set[int]] = {name: set() for name in ROWS}
+    whole_batch, layout = batch(number), layout_of(OPTIMIZERS[0])
+    assert whole_batch.bags is not None
+    assert whole_batch.sequences is not None
+    for key, jagged in whole_batch.bags.to_dict().items():
+        found[key] |= set(jagged.values().tolist())
+    history, count = whole_batch.sequences["history"], layout.positions["history"].count
+    bounds = history.offsets().tolist()
+    for first, last in pairwise(bounds):
+        found["item"] |= set(history.values()[max(first, last - count) : last].tolist())
+    return found
+
+
+def test_traffic_is_counted_by_tier(ranks: list[dict[str, Any]]) -> None:
+    totals = [found["tiers"]["traffic"] for found in ranks]
+    lookups = sum(value for each in totals for name, value in each.items() if name.endswith("_lookups"))
+    expected = sum(len(jagged.values()) for number in range(STEPS) for jagged in _bags(number))
+    positions = sum(min(length, 6) for number in range(STEPS) for length in _history(number))
+    assert lookups == expected + positions
+    assert all(each["host_rows_bytes_between_hosts"] == 0 for each in totals)
+    none = ranks[0]["none"]["traffic"]
+    assert none["split_rows_bytes_between_hosts"] > 0
+    assert "copies_bytes_between_hosts" not in none
+    rows = sum(found["none"]["traffic"][f"{name}/split_rows"] for found in ranks for name in ROWS)
+    sent = sum(
+        found["none"]["traffic"][f"split_rows_bytes_{where}"]
+        for found in ranks
+        for where in ("in_host", "between_hosts")
+    )
+    assert 0 < sent < rows * (4 + 2 * 4 * DIM)  # an id, a row, a gradient; those of the rank itself are not sent
+
+
+def _bags(number: int) -> list[Any]:
+    bags = batch(number).bags
+    assert bags is not None
+    return list(bags.to_dict().values())
+
+
+def _history(number: int) -> list[int]:
+    sequences = batch(number).sequences
+    assert sequences is not None
+    return sequences.lengths().tolist()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 8, 13])
+def test_flags_are_packed_as_torch_packs_them(rows: int) -> None:
+    flags = torch.from_numpy(np.random.default_rng(rows).random((3, padded(rows))) < 0.5)
+    assert torch.equal(packed(flags), packed_by_torch(flags))
+    assert torch.equal(unpacked(packed(flags)), flags)
+    assert torch.equal(unpacked_by_torch(packed(flags)), flags)
+
+
+def test_distinct_rows_are_classified() -> None:
+    """Of 12 rows 3 are on every rank, in ranges of 2 and 1; 4 on every host, 2 a rank; 5 over 4 ranks, 2, 2, 1, 0."""
+    placement = Placement("row_tiers", EVERYWHERE, None, None, 3, 4)
+    spec = TableSpec("t", 12, 8, ("t",), "sum", {"name": "sgd"}, 0.01)
+    bounds = TierBounds(spec, placement, World(2, 4, 2), CPU)
+    found = bounds.distinct(torch.tensor([11, 0, 2, 4, 11, 5, 7, 9, 2]))
+    assert found.positions_U.tolist() == [0, 2, 4, 5, 7, 9, 11]
+    assert found.positions_U[found.inverse_L].tolist() == [11, 0, 2, 4, 11, 5, 7, 9, 2]
+    assert (found.copied, found.hosts, found.split) == ([1, 1], [1, 1], [1, 1, 1, 0])
+    assert found.lookups() == [3, 2, 4]
+    empty = bounds.distinct(torch.zeros(0, dtype=torch.int64))
+    assert empty.lookups() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizer": {"name": "adam", "rows": "touched"}}, "its optimizer is adam"),
+        ({"copied_rows": 13}, "13 rows copied to every rank"),
+        ({"slots": 4}, "on a disk"),
+        ({"ranks": (0, 1)}, "every rank in order"),
+    ],
+)
+def test_what_tiers_cannot_do_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+    topology = Topology(2, 2, "test", "cuda", 10**9, 1.0, 1.0, 1.0)
+    given = {"ranks": EVERYWHERE, "slots": None, "copied_rows": 3, "host_rows": 4, "optimizer": {"name": "sgd"}}
+    given |= change
+    spec = TableSpec("t", 12, 8, ("t",), "sum", given.pop("optimizer"), 0.01)
+    with pytest.raises(InvalidSection, match=message):
+        check_placement(spec, Placement("row_tiers", **given), topology)
+
+
+class _Rows:
+    """A table of 20 rows, 4 copied to every rank and 6 to every host, without its rows."""
+
+    spec = TableSpec("t", 20, 8, ("t",), "sum", {"name": "sgd"}, 0.01)
+    bounds = TierBounds(spec, Placement("row_tiers", EVERYWHERE, None, None, 4, 6), World(0, 4, 2), CPU)
+
+
+def test_lookups_that_move_to_other_rows_are_noted_once() -> None:
+    """Two look-ups an example; rows 19, 18, … are looked up less and less."""
+    accesses = np.arange(20, dtype=np.int64)
+    statistics = DatasetStatistics(rows={"train": 95}, label_rates={}, tables={"t": TableStatistics("t", 20, accesses)})
+    watch = TierWatch([cast("Any", _Rows)], statistics, examples=3)
+    total = {"t/copied_lookups": 60.0, "t/host_lookups": 120.0, "t/split_lookups": 20.0, "t/split_rows": 30.0}
+    figures = watch.figures({}, total, steps=10)
+    assert [figures[f"t/{tier}_share"] for tier in ("copied", "host", "split")] == pytest.approx([0.3, 0.6, 0.1])
+    expected = [figures[f"t/{tier}_share_expected"] for tier in ("copied", "host", "split")]
+    assert expected == pytest.approx([(16 + 17 + 18 + 19) / 190, sum(range(10, 16)) / 190, sum(range(10)) / 190])
+    assert figures["t/split_rows"] == 3
+    shares = np.arange(20) / 190
+    assert figures["t/split_rows_expected"] == pytest.approx(sum(1 - (1 - share) ** 6 for share in shares[:10]))
+    assert not watch.notes(figures)
+    moved = watch.figures(total, {**total, "t/split_lookups": 120.0, "t/copied_lookups": 160.0}, steps=10)
+    assert moved["t/split_share"] == 0.5
+    (note,) = watch.notes(moved)
+    assert "table 't': 50% of its look-ups are of copied rows, 76% were expected" in note
+    assert not watch.notes(moved)
