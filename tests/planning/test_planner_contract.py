@@ -113,7 +113,7 @@ def _check_contract(config: PlanningConfig, case: Case) -> None:
 @pytest.mark.parametrize("config", PLANNERS.values(), ids=PLANNERS)
 @settings(max_examples=30, deadline=None)
 @given(case=cases())
-def test_every_weight_is_on_one_device_or_where_the_plan_copies_it(config: PlanningConfig, case: Case) -> None:
+def test_every_weight_is_on_one_device_or_on_all(config: PlanningConfig, case: Case) -> None:
     tables, where, counted = case
     where = on_supported_kind(where, config)
     found = plan_tables(tables, counted, replace(where, memory_bytes=10**12), config, 20)
