@@ -202,7 +202,8 @@ def _note(tiered: TieredTable, counts: TierCounts) -> str:
         )
     if counts.host:
         last = tiered.probability(counts.copied + counts.host - 1)
-        parts.append(f"{counts.host:,} to every host (q ≥ {last:.3g})")
+        subject = "" if counts.copied else "rows are copied "
+        parts.append(f"{counts.host:,} {subject}to every host (q ≥ {last:.3g})")
     rest = tiered.table.rows - counts.copied - counts.host
     parts.append(f"{rest:,} are split over all ranks")
     return f"flexshard: table {tiered.table.name!r}: {', '.join(parts)}; q: probability that a rank needs the row"
