@@ -41,18 +41,15 @@ from ziggurat.core.schema import Schema
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
+from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.world import World
 from ziggurat.training.process_group import process_group
 
 OPTIMIZER = {"name": "rowwise_adagrad", "lr": 0.01}
 TORCHREC = "torchrec"
-
-
-def encoder(case: Mapping[str, Any]) -> SequenceTransformer.Config:
-    """Returns the encoder of the histories."""
-    return SequenceTransformer.Config(layers=1, heads=2, feed_forward=2 * case["dim"])
+ENCODER = AttentionPooling.Config(hidden=16)
+"""The encoder of the histories; small, because the ranks share cores."""
 
 
 class Way(ABC):
@@ -83,7 +80,7 @@ class ByPlan(Way):
             sequences=("history",), tables={"history": "item"}, rows={"item": histories.rows}, labels=("y",)
         )
         config = EmbeddingsConfig.model_validate({"dim": case["dim"], "optimizer": OPTIMIZER})
-        layout = lay_out(config, schema, {"history": Positions(encoder(case), LONGEST)})
+        layout = lay_out(config, schema, {"history": Positions(ENCODER, LONGEST)})
         ranks = {"item": frequency_ranks(histories.counts, histories.rows)}
         self._size = case["batch"]
         world = World.current().size
@@ -161,7 +158,7 @@ class Contestant:
             else ByPlan(case, self._histories, Plan.from_json(dict(plan)))
         )
         self._draw = np.random.default_rng([dist.get_rank(), 7])
-        self._encoder = encoder(case).build(LONGEST, case["dim"])
+        self._encoder = ENCODER.build(LONGEST, case["dim"])
 
     def measured(self, steps: int) -> dict[str, Any]:
         """Returns seconds and bytes of a step's look-up and exchange alone, and the seconds of a step with the

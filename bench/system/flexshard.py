@@ -207,7 +207,7 @@ def run(context: Context) -> Result:
         f"{LOCAL_RATE} within; {batch} examples of a rank and step; drawn: {rows:,} rows, histories of {SHORTEST} to "
         f"{LONGEST} ids; rows of {DIM} floats, row-wise Adagrad",
         "bytes are per step and of all ranks, as the kernel counts them, headers included; communication: look-up, "
-        "backward pass and update without a model; step: with a transformer over the histories; peak: weights, states "
+        "backward pass and update without a model; step: with attention over the histories; peak: weights, states "
         "and what torch allocates in a step without the model, of the fullest rank; memory: FlexShard's over theirs",
         "rows: split by rows, de-duplicated; torchrec: EmbeddingCollection, row-wise, each look-up sent; "
         "predicted_off: of the payload that the look-up counts; modelled: by the cost model alone",
