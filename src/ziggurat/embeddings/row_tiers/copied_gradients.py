@@ -2,8 +2,9 @@
 
 The exchange is hierarchical. Each rank of a host sums the gradients of a range of the rows over that host; it exchanges
 the sums with its peers on the other hosts; and those of rows that every rank holds go back to all ranks of the host.
-Only gradients of rows that a rank has touched are sent. Which these are is known before: each rank's flags, one bit a
-row, travel with the ids, so that gradients need no sizes and no indices.
+Only gradients of rows that a rank has touched are sent. Which these are is known before, from flags of one bit a row:
+those of rows on every rank travel to all ranks with the numbers of ids, those of rows on every host to the peers while
+rows travel. So gradients need no sizes and no indices.
 
 Between N hosts there are two ways, and all ranks know from the flags which is shorter. Either each host sends its sums
 to all others, u·(N−1) rows; or each host completes an N-th of the sums and sends these back, (u + v)·(N−1)/N rows. Here
@@ -47,39 +48,52 @@ class CopiedGradients:
         self._table, self._groups, self._wire, self._distinct = table, groups, wire, distinct
         self._lengths = [padded(tier.length) for tier in (table.bounds.copied, table.bounds.hosts)]
         self._device = table.copied.weight_RD.device
+        self._received: InFlight | None = None
 
-    def send_flags(self) -> None:
-        """Tells each rank of the host which rows of its range this rank has touched, of those on every rank."""
+    @property
+    def flag_bytes(self) -> int:
+        """Bytes of this rank's flags for the rows on every rank."""
+        return self._groups.host.size * self._lengths[0] // 8
+
+    def flags(self) -> Tensor:
+        """Returns which of the rows on every rank this rank has touched, as bytes, the ranges one after another."""
         bounds, length = self._table.bounds.copied, self._lengths[0]
         flags = torch.zeros(bounds.parts, length, dtype=torch.bool, device=self._device)
         if length:
             positions_U = self._distinct.positions_U[: sum(self._distinct.copied)].long()
             part_U = positions_U // bounds.length
             flags[part_U, positions_U - part_U * bounds.length] = True
-        ones = [1] * bounds.parts
-        self._host_flags = self._groups.host.send("copies", packed(flags), ones, ones)
+        return packed(flags.view(-1))
 
-    def send_flags_between(self, host_places: Tensor) -> None:
-        """Tells the other hosts which rows this host has touched.
+    def take_flags(self, bits: Tensor) -> None:
+        """Takes the flags of all ranks, (G, bytes)."""
+        groups = self._groups
+        flags = unpacked(bits).view(groups.hosts, groups.host.size, groups.host.size, self._lengths[0])
+        self._range_LP = flags.flatten(0, 1).any(dim=0)
+        self._copied_LP = flags.flatten(0, 1)[groups.host_ranks, groups.host.own]
+        self._copied_NP = flags[:, :, groups.host.own].any(dim=1)
+
+    def send_flags(self, host_places: Tensor) -> None:
+        """Tells the peers which of the rows on every host this host has touched.
 
         Args:
             host_places: the places that the ranks of this host look up in this rank's range of the second tier.
         """
-        self._copied_LP = unpacked(self._host_flags.wait())
-        first, second = self._lengths
-        flags_P = torch.zeros(first + second, dtype=torch.bool, device=self._device)
-        flags_P[:first] = self._copied_LP.any(dim=0)
-        flags_P[first + host_places] = True
         self._host_places = host_places
-        self._peer_flags = self._groups.peers.gather("copies", packed(flags_P[None]), [1] * self._groups.peers.size)
-
-    def drop(self) -> None:
-        """Waits for the flags of a batch that will not be looked up; the last call then."""
-        self._host_flags.wait()
+        flags_P = torch.zeros(self._lengths[1], dtype=torch.bool, device=self._device)
+        flags_P[host_places] = True
+        peers = self._groups.peers
+        self._peer_flags: Gathering | None = None
+        if self._lengths[1]:
+            self._peer_flags = peers.gather("copies", packed(flags_P[None]), [1] * peers.size)
 
     def wait(self) -> None:
         """Waits for the flags; for a batch without a backward pass this is the last call."""
-        self._touched_NP = torch.cat([unpacked(flags) for flags in self._peer_flags.wait()])
+        parts = [self._copied_NP]
+        if self._peer_flags is not None:
+            parts.append(torch.cat([unpacked(flags) for flags in self._peer_flags.wait()]))
+        self._touched_NP = torch.cat(parts, dim=1)
+        self._union_P = self._touched_NP.any(dim=0)
 
     def send(self, copied_UD: Tensor, host_UD: Tensor, host_received: Sequence[int]) -> None:
         """Sends this rank's gradients to the ranks of the host that sum them.
@@ -88,18 +102,21 @@ class CopiedGradients:
             copied_UD, host_UD: the gradients of the distinct rows of the first and second tier.
             host_received: how many rows of the second tier each rank of the host asked of this one.
         """
-        host, distinct = self._groups.host, self._distinct
-        received = self._copied_LP.sum(dim=1).tolist()
-        self._copied = host.send("copies", self._encode(copied_UD), distinct.copied, received)
-        self._hosts = host.send("host_rows", self._encode(host_UD), distinct.hosts, host_received)
-        self._union_P = self._touched_NP.any(dim=0)
-        flags = packed(self._union_P[None, : self._lengths[0]])
-        self._range_flags = host.gather("copies", flags, [1] * host.size)
+        distinct = self._distinct
+        blocks = zip(copied_UD.split(distinct.copied), host_UD.split(distinct.hosts), strict=True)
+        grads = torch.cat([part for pair in blocks for part in pair])
+        sizes = [first + second for first, second in zip(distinct.copied, distinct.hosts, strict=True)]
+        copied = self._copied_LP.sum(dim=1).tolist()
+        received = [first + second for first, second in zip(copied, host_received, strict=True)]
+        second = (self._lengths[0] + self._host_places).split(list(host_received))
+        places = zip((flags.nonzero().squeeze(1) for flags in self._copied_LP), second, strict=True)
+        self._places = torch.cat([part for pair in places for part in pair])
+        self._received = self._groups.host.send("copies", self._encode(grads), sizes, received)
 
     def send_between(self) -> None:
         """Sums the gradients of the host and sends the sums to the peers."""
-        grads = torch.cat([self._decode(self._copied), self._decode(self._hosts)])
-        places = torch.cat([self._copied_LP.nonzero()[:, 1], self._lengths[0] + self._host_places])
+        assert self._received is not None
+        grads, places = self._decode(self._received), self._places
         peers = self._groups.peers
         own_P = self._touched_NP[peers.own]
         touched_N = self._touched_NP.sum(dim=1).tolist()
@@ -115,8 +132,8 @@ class CopiedGradients:
             return
         edges = torch.arange(peers.size + 1, device=self._device) * self._chunk
         sizes_NN = torch.stack([torch.searchsorted(slots, edges).diff() for slots in self._slots]).tolist()
-        self._received = [sizes[peers.own] for sizes in sizes_NN]
-        self._parts = peers.send("copies", sent, sizes_NN[peers.own], self._received)
+        self._part_sizes = [sizes[peers.own] for sizes in sizes_NN]
+        self._parts = peers.send("copies", sent, sizes_NN[peers.own], self._part_sizes)
 
     def send_sums(self) -> None:
         """Completes this rank's part of the sums of all hosts and sends it to the peers, if that is shorter."""
@@ -127,7 +144,7 @@ class CopiedGradients:
         sizes = [min(self._chunk, max(0, union - part * self._chunk)) for part in range(peers.size)]
         first = peers.own * self._chunk
         own = [slots[(slots >= first) & (slots < first + self._chunk)] - first for slots in self._slots]
-        parts = self._decode(self._parts).split(self._received)
+        parts = self._decode(self._parts).split(self._part_sizes)
         self._parts = peers.gather("copies", self._encode(_summed(parts, own, sizes[peers.own])), sizes)
 
     def send_back(self) -> None:
@@ -136,7 +153,6 @@ class CopiedGradients:
         assert isinstance(self._parts, Gathering)
         parts = [self._wire.decode(part, "gradients") for part in self._parts.wait()]
         total = torch.cat(parts) if self._chunk else _summed(parts, self._slots, int(self._union_P.sum()))
-        self._range_LP = torch.cat([unpacked(flags) for flags in self._range_flags.wait()])
         sizes = self._range_LP.sum(dim=1).tolist()
         copied = sizes[self._groups.host.own]
         self._sums = self._groups.host.gather("copies", self._encode(total[:copied]), sizes)

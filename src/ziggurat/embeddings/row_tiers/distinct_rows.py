@@ -70,8 +70,7 @@ class DistinctRows:
     def lookups(self) -> list[int]:
         """Returns the number of ids in each tier."""
         first, second, _ = accumulate(self.by_tier)
-        places = torch.tensor([first, second], device=self.inverse_L.device).unsqueeze(1)
-        below = [int(count) for count in (self.inverse_L < places).sum(dim=1)]
+        below = [int(torch.count_nonzero(self.inverse_L < place)) for place in (first, second)]
         return [below[0], below[1] - below[0], len(self.inverse_L) - below[1]]
 
 

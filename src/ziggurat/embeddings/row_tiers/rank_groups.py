@@ -77,25 +77,41 @@ class RankGroup:
         self._near = [place for place, host in others if host == hosts[self.own]]
         self._far = [place for place, host in others if host != hosts[self.own]]
 
-    def send(self, purpose: Purpose, sent: Tensor, sizes: Sequence[int], received: Sequence[int]) -> InFlight:
-        """Starts to send rows to the ranks, ``sizes`` of them in order; ``received`` come from each."""
+    def send(
+        self,
+        purpose: Purpose,
+        sent: Tensor,
+        sizes: Sequence[int],
+        received: Sequence[int],
+        into: Tensor | None = None,
+    ) -> InFlight:
+        """Starts to send rows to the ranks, ``sizes`` of them in order; ``received`` come from each.
+
+        They arrive in ``into`` if it is given, has their type, and this is not the only rank.
+        """
         row = sent[0:1].nbytes if len(sent) else 0
         near, far = (sum(sizes[place] for place in places) for places in (self._near, self._far))
         self._traffic.sent(purpose, near * row, far * row)
         if self.size == 1:
             return InFlight(sent)
-        output = sent.new_empty(sum(received), *sent.shape[1:])
+        if into is None or into.dtype != sent.dtype:
+            into = sent.new_empty(sum(received), *sent.shape[1:])
         work = dist.all_to_all_single(
-            output, sent.contiguous(), list(received), list(sizes), group=self._group, async_op=True
+            into, sent.contiguous(), list(received), list(sizes), group=self._group, async_op=True
         )
-        return InFlight(output, work)
+        return InFlight(into, work)
 
-    def send_counts(self, counts: Tensor) -> InFlight:
-        """Starts to send row k of ``counts`` to rank k; row k of the result comes from rank k."""
+    def send_equal(self, sent: Tensor, purpose: Purpose | None = None, counted: int = 0) -> InFlight:
+        """Starts to send row k of ``sent`` to rank k; row k of the result comes from rank k.
+
+        Of each row, ``counted`` bytes are counted for ``purpose``; numbers of ids, which go first, are not.
+        """
+        if purpose is not None:
+            self._traffic.sent(purpose, len(self._near) * counted, len(self._far) * counted)
         if self.size == 1:
-            return InFlight(counts)
-        output = torch.empty_like(counts)
-        return InFlight(output, dist.all_to_all_single(output, counts, group=self._group, async_op=True))
+            return InFlight(sent)
+        output = torch.empty_like(sent)
+        return InFlight(output, dist.all_to_all_single(output, sent, group=self._group, async_op=True))
 
     def gather(self, purpose: Purpose, own: Tensor, sizes: Sequence[int]) -> Gathering:
         """Starts to send this rank's rows to all; rank k has ``sizes[k]``, which all know."""
@@ -115,12 +131,17 @@ class RankGroups:
     """The groups of this rank: its host, its peers (the ranks of its number on all hosts), and the world.
 
     All ranks make it together.
+
+    Attributes:
+        hosts: the number of hosts.
+        host_ranks: which ranks of the world are on this host.
     """
 
     def __init__(self, world: World, traffic: TierTraffic) -> None:
-        self.world_size = world.size
+        self.hosts = world.hosts
         hosts = HostRanks(world)
         first = hosts.host * world.local_size
+        self.host_ranks = slice(first, first + world.local_size)
         self.host = RankGroup(range(first, first + world.local_size), hosts.within, world, traffic)
         self.peers = RankGroup(range(hosts.local, world.size, world.local_size), hosts.peers, world, traffic)
         self.world = RankGroup(range(world.size), None, world, traffic)

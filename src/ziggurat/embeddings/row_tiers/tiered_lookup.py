@@ -75,14 +75,14 @@ class TieredBatch:
     Attributes:
         size: B.
         tables: its part in each table.
-        host_counts, world_counts: the numbers of ids that other ranks will send, per rank and table.
+        counts: from each rank, the numbers of ids that it will send of the third and of the second tier, by table, and
+            its flags for the copies of each; as bytes.
         sent: whether the ids themselves were sent.
     """
 
     size: int
     tables: list[TableBatch]
-    host_counts: InFlight
-    world_counts: InFlight
+    counts: InFlight
     sent: bool = False
 
 
@@ -128,17 +128,29 @@ class TieredTables(nn.Module):
             size: B.
         """
         batches = [self._classified(table, ids) for table in self.tables]
-        host = torch.tensor([each.distinct.hosts for each in batches], device=ids.device()).T.contiguous()
-        world = torch.tensor([each.distinct.split for each in batches], device=ids.device()).T.contiguous()
         groups = self._groups
-        return TieredBatch(size, batches, groups.host.send_counts(host), groups.world.send_counts(world))
+        counts = torch.zeros(groups.world.size, 2, len(batches), dtype=torch.int32)
+        counts[:, 0] = torch.tensor([each.distinct.split for each in batches]).T
+        counts[groups.host_ranks, 1] = torch.tensor([each.distinct.hosts for each in batches]).T
+        flags = [each.copies.flags() for each in batches if each.copies is not None]
+        head = counts.view(groups.world.size, -1).view(torch.uint8).to(ids.device())
+        flag_bytes = sum(len(each) for each in flags)
+        tails = [torch.cat(flags).expand(groups.world.size, -1)] if flag_bytes else []
+        message = torch.cat([head, *tails], dim=1)
+        return TieredBatch(size, batches, groups.world.send_equal(message, "copies", flag_bytes))
 
     def send_ids(self, batch: TieredBatch) -> None:
         """Waits until the ranks know how many ids they will receive, then starts to send the ids."""
         if batch.sent:
             return
         batch.sent, groups = True, self._groups
-        host, world = batch.host_counts.wait().T.tolist(), batch.world_counts.wait().T.tolist()
+        counted = 8 * len(batch.tables)
+        sizes = [counted, *(each.copies.flag_bytes for each in batch.tables if each.copies is not None)]
+        head, *flags = batch.counts.wait().split(sizes, dim=1)
+        counts = head.contiguous().view(torch.int32).view(groups.world.size, 2, -1)
+        world, host = counts[:, 0].T.tolist(), counts[groups.host_ranks, 1].T.tolist()
+        for copies, bits in zip((each.copies for each in batch.tables if each.copies is not None), flags, strict=True):
+            copies.take_flags(bits)
         for each, host_received, split_received in zip(batch.tables, host, world, strict=True):
             each.host_received, each.split_received = host_received, split_received
             distinct = each.distinct
@@ -147,20 +159,18 @@ class TieredTables(nn.Module):
                 each.split_ids = groups.world.send("split_rows", split_U, distinct.split, split_received)
             if each.table.bounds.hosts.size:
                 each.host_ids = groups.host.send("host_rows", hosts_U, distinct.hosts, host_received)
-            if each.copies is not None:
-                each.copies.send_flags()
 
     def finish(self, batch: TieredBatch) -> dict[str, Tensor]:
         """Returns the rows by feature: (B, W), or (B, S, W) for a sequence with positions."""
         self.send_ids(batch)
-        sent = [(each, self._send_host_rows(each), self._send_split_rows(each)) for each in batch.tables]
+        arriving = [self._send_rows(each) for each in batch.tables]
         rows: dict[str, Tensor] = {}
-        for each, host_rows, split_rows in sent:
-            copied = sum(each.distinct.copied)
-            parts = [each.table.copied.weight_RD[each.distinct.positions_U[:copied].long()]]
-            parts += [self._wire.decode(part.wait(), "rows") for part in (host_rows, split_rows) if part is not None]
-            pooled_ND = _SpreadRows.apply(self._anchor, each, torch.cat(parts))
-            rows |= rows_by_feature(each.table.spec, pooled_ND, batch.size)
+        for each, (rows_UD, parts) in zip(batch.tables, arriving, strict=True):
+            for arrives, into in parts:
+                received = self._wire.decode(arrives.wait(), "rows")
+                if received.data_ptr() != into.data_ptr():
+                    into.copy_(received)
+            rows |= rows_by_feature(each.table.spec, _SpreadRows.apply(self._anchor, each, rows_UD), batch.size)
         if torch.is_grad_enabled():
             self.release()
             self._pending = batch
@@ -206,14 +216,11 @@ class TieredTables(nn.Module):
 
     def drop(self, batch: TieredBatch) -> None:
         """Completes the exchange of ids that will not be looked up."""
-        for arrives in (batch.host_counts, batch.world_counts):
-            arrives.wait()
+        batch.counts.wait()
         for each in batch.tables if batch.sent else ():
             for ids in (each.host_ids, each.split_ids):
                 if ids is not None:
                     ids.wait()
-            if each.copies is not None:
-                each.copies.drop()
 
     def scale_learning_rates(self, multiplier: float) -> None:
         """Sets every table's learning rate to ``multiplier`` times its configured one."""
@@ -246,31 +253,37 @@ class TieredTables(nn.Module):
             copies = CopiedGradients(table, self._groups, self._wire, distinct)
         return TableBatch(table, distinct, lengths_N, copies)
 
-    def _send_host_rows(self, each: TableBatch) -> InFlight | None:
-        """Starts to send the rows of the second tier that ranks of the host ask for."""
-        places = torch.zeros(0, dtype=torch.int64, device=each.lengths_N.device)
-        sent = None
-        if each.host_ids is not None:
-            places = each.table.host_places(each.host_ids.wait().long())
-            rows = self._wire.encode(each.table.hosts.weight_RD[places], "rows")
-            sent = self._groups.host.send("host_rows", rows, each.host_received, each.distinct.hosts)
-        if each.copies is not None:
-            each.copies.send_flags_between(places)
-        return sent
+    def _send_rows(self, each: TableBatch) -> tuple[Tensor, list[tuple[InFlight, Tensor]]]:
+        """Starts to send the rows that other ranks ask for.
 
-    def _send_split_rows(self, each: TableBatch) -> InFlight | None:
-        """Starts to send the rows of the third tier that ranks ask for."""
-        if each.split_ids is None:
-            return None
-        each.split_rows = each.table.split_rows(each.split_ids.wait().long())
-        rows = self._wire.encode(each.split_rows.detach(), "rows")
-        return self._groups.world.send("split_rows", rows, each.split_received, each.distinct.split)
+        Returns:
+            The distinct rows of this rank's batch, with those that it holds, and which parts of them are to arrive.
+        """
+        table, distinct, groups = each.table, each.distinct, self._groups
+        rows_UD = torch.empty(len(distinct.positions_U), table.spec.dim, device=each.lengths_N.device)
+        copied_UD, host_UD, split_UD = rows_UD.split(distinct.by_tier)
+        parts: list[tuple[InFlight, Tensor]] = []
+        places = torch.zeros(0, dtype=torch.int64, device=rows_UD.device)
+        if each.host_ids is not None:
+            places = table.host_places(each.host_ids.wait().long())
+            sent = self._wire.encode(table.hosts.weight_RD[places], "rows")
+            arrives = groups.host.send("host_rows", sent, each.host_received, distinct.hosts, host_UD)
+            parts.append((arrives, host_UD))
+        if each.copies is not None:
+            each.copies.send_flags(places)
+        if each.split_ids is not None:
+            each.split_rows = table.split_rows(each.split_ids.wait().long())
+            sent = self._wire.encode(each.split_rows.detach(), "rows")
+            arrives = groups.world.send("split_rows", sent, each.split_received, distinct.split, split_UD)
+            parts.append((arrives, split_UD))
+        torch.index_select(table.copied.weight_RD, 0, distinct.positions_U[: len(copied_UD)].long(), out=copied_UD)
+        return rows_UD, parts
 
     def _gradients(self, each: TableBatch) -> Tensor:
         """Returns this rank's part of the mean gradients of the distinct rows."""
         if each.grad_UD is None:
             return torch.zeros(len(each.distinct.positions_U), each.table.spec.dim, device=each.lengths_N.device)
-        return each.grad_UD.div_(self._groups.world_size)
+        return each.grad_UD.div_(self._groups.world.size)
 
 
 def _ids_of(spec: TableSpec, ids: KeyedJaggedTensor) -> tuple[Tensor, Tensor]:

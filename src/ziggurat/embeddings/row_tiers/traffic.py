@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 Purpose = Literal["host_rows", "split_rows", "copies"]
-"""What is sent: rows copied to every host with their ids and gradients, rows split over all ranks likewise, or what
-keeps the copies of rows equal."""
+"""What is sent: ids and rows of those copied to every host; ids, rows and gradients of those split over all ranks; or
+gradients and flags of copied rows."""
 
 TIERS = ("copied", "host", "split")
 
