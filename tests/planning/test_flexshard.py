@@ -72,7 +72,7 @@ def test_loads_are_those_of_drawn_batches() -> None:
         intra += near * np.array([(q1 + u1) * v + copied / 4, q2 * (4 + 2 * v), q3 * (4 + 2 * v) / 3])
         for number, rows in ((0, copied), (1, host)):
             h, u = host_NR[:, tiers[number]].sum() / 3, any_R[tiers[number]].sum()
-            inter[number] += (h + u) * v * (2 / 3) / 2 + 2 * rows / 16
+            inter[number] += (h + u) * v * (2 / 3) / 2 + rows * (4 / 8, 2 / 16)[number]
         inter[2] += q3 * (4 + 2 * v) * 4 / 6
     assert [load.intra_bytes for load in loads] == pytest.approx(intra / steps, rel=0.02)
     assert [load.inter_bytes for load in loads] == pytest.approx(inter / steps, rel=0.02)

@@ -148,7 +148,7 @@ def test_shows_rows_in_tiers_and_other_ways_to_place_them() -> None:
             assert row in shown
     (estimate,) = planned.tiers
     texts = [visible(each) for each in found.iter("title")]
-    for load in estimate.tiers:
+    for load in estimate.tiers[1:]:  # the first has no rows here
         assert any(text.startswith(f"{load.rows:,} rows") and format_bytes(load.kept_bytes) in text for text in texts)
     for way in estimate.alternatives:
         assert f"{way.name}: {format_bytes(way.inter_bytes)} between" in texts

@@ -19,8 +19,8 @@ What one row of each tier costs, as a mean over the ranks:
 ======================  ==========================  ==========================  ==================
 bytes                   copied to every rank        copied to every host        split over all
 ======================  ==========================  ==========================  ==================
-sent within hosts       ((q+u)·v + 1/4)·(D − 1)/D   q·t·(D − 1)/D               q·t·(D − 1)/W
-sent between hosts      x/D + (H − 1)/(8·D)         x/D + (H − 1)/(8·D)         q·t·(W − D)/W
+sent within hosts       (q+u)·v·(D−1)/D + (D−1)/8   q·t·(D − 1)/D               q·t·(D − 1)/W
+sent between hosts      x/D + (W − D)/8             x/D + (H − 1)/(8·D)         q·t·(W − D)/W
 kept: weights, state    v + s                       (v + s)/D                   (v + s)/W
 kept: buffers           (2·q + u + (h + u)/D)·v     (2·q + (h + u)/D)·v + 4·q   2·q·v + 8·q
 moved in memory         (4·q + u + 2·(h + u)/D)·v   q·(t + 2·v) + 2·(h+u)·v/D   q·t
@@ -28,7 +28,7 @@ moved by the optimizer  2·(v + s)·u                 2·(v + s)·u/D           
 ======================  ==========================  ==========================  ==================
 
 Gradients of copied rows are summed over the host, then between hosts, and sent back to the ranks that hold the row.
-Only rows that were touched are sent, and one bit a row says which. Between hosts, x is the less of h·v·(H − 1), each
+Only rows that were touched are sent; one bit a row says which, to all ranks or to the ranks of its number. Between hosts, x is the less of h·v·(H − 1), each
 host sending its sums to all others, and (h + u)·v·(H − 1)/H, each completing a part of the sums; a table takes one of
 the two for all rows. Buffers are those of the backward pass, where most are alive: a gradient where the row is needed,
 and again where it is received. The vectors of the examples themselves are the same under every plan
@@ -130,10 +130,9 @@ def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowC
     asked, look_up, step = POSITION + vector, POSITION + 2 * vector, 2 * (vector + state)
     near, far = (devices - 1) / devices, (hosts - 1) / devices
     sums = vector / devices
-    between = _parts(far / 8, h=far * vector)
     copied = RowCost(
-        intra=_parts(near / 4, q=near * vector, u=near * vector),
-        inter=between,
+        intra=_parts((devices - 1) / 8, q=near * vector, u=near * vector),
+        inter=_parts((world - devices) / 8, h=far * vector),
         awaited=(0.0, 0.0),
         weights=vector,
         states=state,
@@ -142,7 +141,7 @@ def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowC
     )
     on_hosts = RowCost(
         intra=_parts(q=near * look_up),
-        inter=between,
+        inter=_parts(far / 8, h=far * vector),
         awaited=(near * asked, 0.0),
         weights=vector / devices,
         states=state / devices,
@@ -158,8 +157,9 @@ def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowC
         buffers=_parts(q=2 * (vector + POSITION)),
         moved=_parts(q=look_up, u=step / world),
     )
-    completed = _parts(far / 8, h=far * vector / hosts, u=far * vector / hosts)
-    return (copied, on_hosts, split), (replace(copied, inter=completed), replace(on_hosts, inter=completed), split)
+    completed = _parts(h=far * vector / hosts, u=far * vector / hosts)
+    others = [replace(each, inter=completed + _parts(each.inter[0])) for each in (copied, on_hosts)]
+    return (copied, on_hosts, split), (others[0], others[1], split)
 
 
 def _parts(constant: float = 0.0, *, q: float = 0.0, h: float = 0.0, u: float = 0.0) -> Parts:
