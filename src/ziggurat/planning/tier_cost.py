@@ -28,8 +28,8 @@ moved by the optimizer  2·(v + s)·u                 2·(v + s)·u/D           
 ======================  ==========================  ==========================  ==================
 
 Gradients of copied rows are summed over the host, then between hosts, and sent back to the ranks that hold the row.
-Only rows that were touched are sent. One bit a row says which: to all ranks for rows on every rank, to the ranks of its
-number on the other hosts for rows on every host. Between hosts, x is the less of h·v·(H − 1), each host sending its sums
+Only rows that were touched are sent. One bit a row says which: to all ranks for rows on every rank, to one rank of each
+other host for rows on every host. Between hosts, x is the less of h·v·(H − 1), each host sending its sums
 to all others, and (h + u)·v·(H − 1)/H, each completing a part of the sums; a table takes one of the two for all rows.
 Buffers are those of the backward pass, where most are alive: a gradient where the row is needed, and again where it is
 received. The vectors of the examples themselves are the same under every plan
