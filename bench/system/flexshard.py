@@ -34,8 +34,8 @@ from ziggurat.planning.planner import planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard import RecShard
 
-RATE, LOCAL_RATE = "100mbit", "1gbit"
-BETWEEN, WITHIN = 1.25e7, 1.25e8
+RATE, LOCAL_RATE = "50mbit", "500mbit"
+BETWEEN, WITHIN = 6.25e6, 6.25e7
 """The same in bytes a second."""
 PLACES = {8: (4, 2), 4: (2, 2), 2: (2, 1)}
 """Ranks -> hosts, and ranks of each."""
@@ -189,7 +189,7 @@ def run(context: Context) -> Result:
     ranks, batch = (2, 8) if context.quick else (8, BATCH)
     rows = 500 if context.quick else ROWS
     exponents = (1.05,) if context.quick else EXPONENTS
-    rounds = {"warmups": 0 if context.quick else 1, "rounds": 1 if context.quick else 3, "steps": 2}
+    rounds = {"warmups": 0 if context.quick else 1, "rounds": 1 if context.quick else 5, "steps": 1}
     specs: dict[str, dict[str, Any]] = {f"zipf_{each:g}": {"zipf": each, "rows": rows} for each in exponents}
     specs |= {} if context.quick else _logs(context.data)
     cases = [_case(name, spec, ranks, batch) for name, spec in specs.items()]
