@@ -33,6 +33,7 @@ from bench.system.checksums import CHECKSUMS
 from bench.system.cli_start import CLI_START
 from bench.system.damage import DAMAGE
 from bench.system.dmt import DMT
+from bench.system.flexshard import FLEXSHARD
 from bench.system.fuzz import FUZZ
 from bench.system.hostile import HOSTILE
 from bench.system.ingestion import INGESTION
@@ -68,6 +69,7 @@ _ALL = (
     LAB_COLLECTIVES,
     PIPELINE_OVERLAP,
     DMT,
+    FLEXSHARD,
     QUANTISED_COMMS,
     ROW_STORE,
     TIERED_TRAINING,

@@ -118,14 +118,14 @@ class Trained:
         """Takes ``count`` steps and measures them; bytes sent for prefetched batches are included."""
         loss = torch.zeros(())
         dist.barrier()
-        before, started = _sent(), time.perf_counter()
+        before, started = sent_bytes(), time.perf_counter()
         batches = [(self._batch(), Cursor()) for _ in range(count)]
         for work, coming in prefetched_batches(batches, self._recommender.lookup, CPU, self._pipelined):
             done = self._step(work, next(iter(coming), None))
             loss = done.loss / done.weight
         dist.barrier()
         seconds = (time.perf_counter() - started) / count
-        sent = (_sent() - before) / count
+        sent = (sent_bytes() - before) / count
         return Measured(seconds, float(sent[0]), float(sent[1]), float(loss))
 
     def input_seconds(self, count: int) -> float:
@@ -206,7 +206,7 @@ def _experiment(case: Case, names: list[str]) -> Experiment:
     )
 
 
-def _sent() -> torch.Tensor:
+def sent_bytes() -> torch.Tensor:
     """Returns the bytes that all hosts have sent over their links and over their loopbacks, as a tensor (2,).
 
     A device that does not exist counts as 0.

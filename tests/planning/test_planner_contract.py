@@ -52,6 +52,7 @@ def cases(draw: st.DrawFn) -> Case:
             4 * draw(st.integers(1, 12)),
             draw(st.sampled_from([*OPTIMIZERS])),
             features=tuple(f"f{k}.{n}" for n in range(draw(st.integers(1, 3)))),
+            positions={f"f{k}.0": draw(st.integers(1, 3))} if draw(st.booleans()) else {},
         )
         for k in range(count)
     ]
@@ -117,9 +118,14 @@ def test_every_weight_is_on_one_device_or_on_all(config: PlanningConfig, case: C
     where = on_supported_kind(where, config)
     found = plan_tables(tables, counted, replace(where, memory_bytes=10**12), config, 20)
     for spec in tables:
-        copies = where.world_size if found.plan.placements[spec.name].sharding == "data_parallel" else 1
+        placement, rows = found.plan.placements[spec.name], spec.rows
+        if placement.sharding == "data_parallel":
+            rows *= where.world_size
+        elif placement.sharding == "row_tiers":
+            copied, of_host, split = placement.tiers(rows)
+            rows = where.world_size * copied.size + where.hosts * of_host.size + split.size
         shards = found.shards_of(spec.name)
-        assert sum(each.cost.weight_bytes for each in shards) == copies * spec.weight_bytes
+        assert sum(each.cost.weight_bytes for each in shards) == 4 * rows * spec.dim
         assert all(each.shard.columns.size % 4 == 0 for each in shards)
     for device in found.devices:
         here = [each.cost for each in found.shards if each.shard.rank == device.rank]

@@ -38,3 +38,14 @@ def tiered_plan() -> PlanEstimate:
     topology = Topology(1, 2, "h100", "cuda", 850_000, 3e12, 4.5e11, 1.25e9, (), 10**6, 3e9)
     config = PlanningConfig.model_validate({"planner": {"name": "recshard"}, "reserve": 0})
     return plan_tables(specs, counted, topology, config, 1000)
+
+
+def histories_plan() -> PlanEstimate:
+    """Returns a plan of one table of sequences, whose rows are in three tiers, on two hosts of two devices."""
+    spec = TableSpec("item", 5000, 16, ("seen",), "sum", ADAGRAD, 0.01, positions={"seen": 20})
+    counts = (1e6 / np.arange(1, 5001)).astype(np.int64)
+    counted = DatasetStatistics(
+        {"train": int(counts.sum()) // 20}, {}, tables={"item": TableStatistics("item", 5000, counts)}
+    )
+    topology = Topology(2, 2, "lab", "cpu", 10**9, 1e10, 1.25e8, 1.25e7)
+    return plan_tables([spec], counted, topology, PlanningConfig.model_validate({"planner": {"name": "flexshard"}}), 64)

@@ -6,13 +6,13 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from plan_sample import NAMES, sample_plan, tiered_plan
+from plan_sample import NAMES, histories_plan, sample_plan, tiered_plan
 from report_sample import HOSTILE
 
 from ziggurat.planning.quantities import format_bytes, format_seconds
 from ziggurat.report.plan.chart import LEFT, Bar, BarSegment, fitting, stacked
 from ziggurat.report.plan.page import render_plan
-from ziggurat.report.plan.rows import devices, format_ranks, percent, tables, verdict
+from ziggurat.report.plan.rows import alternatives, devices, format_ranks, percent, tables, tiers, verdict
 from ziggurat.report.svg import RIGHT, WIDTH
 
 
@@ -136,3 +136,20 @@ def test_ranks_are_formatted() -> None:
     assert format_ranks((0, 1)) == "0, 1"
     assert format_ranks((3, 0, 3)) == "3, 0, 3"
     assert format_ranks(tuple(range(20, 0, -1))) == "20, 19, 18, 17, 16, 15, 14, 13, … (20)"
+
+
+def test_shows_rows_in_tiers_and_other_ways_to_place_them() -> None:
+    planned = histories_plan()
+    root = ET.fromstring(render_plan("shop", planned))
+    (found,) = [each for each in root.iter("section") if each.get("id") == "tiers"]
+    shown = [[visible(cell) for cell in row] for row in found.iter("tr")]
+    for rows in (tiers(planned)[1], alternatives(planned)[1]):
+        for row in rows:
+            assert row in shown
+    (estimate,) = planned.tiers
+    texts = [visible(each) for each in found.iter("title")]
+    for load in estimate.tiers[1:]:  # the first has no rows here
+        assert any(text.startswith(f"{load.rows:,} rows") and format_bytes(load.kept_bytes) in text for text in texts)
+    for way in estimate.alternatives:
+        assert f"{way.name}: {format_bytes(way.inter_bytes)} between" in texts
+    assert "tiers" not in [each.get("id") for each in ET.fromstring(render_plan("ads", sample_plan())).iter("section")]

@@ -40,7 +40,9 @@ def command(
     ] = None,
     planner: Annotated[
         str | None,
-        typer.Option(help="rules, recshard, autoshard, torchrec, baseline or MODULE:CLASS; default: planning.planner."),
+        typer.Option(
+            help="rules, recshard, flexshard, autoshard, torchrec, baseline or MODULE:CLASS; default: planning.planner."
+        ),
     ] = None,
     train: Annotated[
         bool, typer.Option("--train", help="Before planning, measure this machine and train autoshard's policy for it.")
@@ -215,6 +217,7 @@ def _print(name: str, planned: PlanEstimate, comparison: Comparison | None) -> N
     console = Console(width=max(Console().width, WIDTH))
     console.print(f"{name}: {plan_rows.summary(planned)}", highlight=False, soft_wrap=True, markup=False)
     shown = [plan_rows.devices(planned), plan_rows.tables(planned)]
+    shown += [plan_rows.tiers(planned), plan_rows.alternatives(planned)] if planned.tiers else []
     shown += [plan_rows.planners(comparison)] if comparison else []
     for headers, rows, texts in shown:
         console.print()

@@ -15,6 +15,7 @@ from ziggurat.planning.autoshard.costs import LearnedCosts, exchange_seconds
 from ziggurat.planning.autoshard.learned import learned_costs
 from ziggurat.planning.config import PlannerConfig
 from ziggurat.planning.contract import PlannerSettings, TimeParts
+from ziggurat.planning.flexshard.flexshard import fastest_tiers, may_have_tiers
 from ziggurat.planning.placement import shard_costs, split_options
 from ziggurat.planning.plan_estimate import PlanEstimate
 from ziggurat.planning.planner import plan_problem, planned_by
@@ -104,8 +105,9 @@ def compare_planners(
 ) -> Comparison:
     """Plans the same tables and devices with every planner.
 
-    Plans are evaluated by the cost network if there is one for such devices and they have no slow memory, which it does
-    not model; else by the cost model. A planner that finds no plan has an entry with its reason.
+    Plans are evaluated by the cost network if there is one for such devices, they have no slow memory, and the
+    configured planner places no rows in tiers, neither of which it models; else by the cost model. A planner that finds
+    no plan has an entry with its reason.
 
     Args:
         problem: tables and devices.
@@ -121,7 +123,7 @@ def compare_planners(
     """
     progress = progress or Silent()
     learned = configured.learned_folder or measured
-    costs = _costs(learned, problem.topology)
+    costs = None if configured.uses_row_tiers else _costs(learned, problem.topology)
     planners = _planners(configured, learned, problem.topology, costs)
     progress.start("plan", len(planners), "planners")
     entries: list[Compared] = []
@@ -150,12 +152,14 @@ def _costs(learned: Path | None, topology: Topology) -> LearnedCosts | None:
 def _planners(
     configured: PlannerSettings, learned: Path | None, topology: Topology, costs: LearnedCosts | None
 ) -> dict[str, PlannerSettings]:
-    """Returns the configured planner, then every other one that can plan for such devices."""
+    """Returns the configured planner, then every other one that can plan for such devices by such costs."""
     variants = [each for kind in built_in(PlannerConfig, PlannerSettings) for each in kind.variants()]
     able = [
         each.with_learned(learned)
         for each in variants
-        if (topology.slow_memory_bytes or not each.uses_slow_memory) and (costs or not each.needs_learned_costs)
+        if (topology.slow_memory_bytes or not each.uses_slow_memory)
+        and (costs or not each.needs_learned_costs)
+        and not (costs and each.uses_row_tiers)
     ]
     return {each.label: each for each in (configured, *able, configured)}
 
@@ -180,6 +184,8 @@ def _even_share(problem: Problem, costs: LearnedCosts | None) -> float:
         split = required[table.name]
         options = [split] if split != WHOLE else [WHOLE, REPLICATED, *split_options(problem, table, fused=False)]
         each = [shard_costs(problem, table, option) for option in options]
+        if costs is None and may_have_tiers(problem, table):
+            each.append(fastest_tiers(problem, table))
         measure = (lambda cost: cost.seconds) if costs is None else (lambda cost: exchange_seconds(problem, cost))
         least += min(sum(map(measure, shards)) for shards in each)
     return least / problem.topology.world_size

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 import pydantic
 
 from ziggurat.core.config import Config
-from ziggurat.core.errors import within
+from ziggurat.core.errors import InvalidSection, within
 from ziggurat.core.parts import Importable, built_in_names
 from ziggurat.core.plan import Placement, Sharding
 from ziggurat.core.tables import TableSpec
@@ -17,6 +17,7 @@ from ziggurat.planning.autoshard.baseline import BaselinePlanner
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.constraints import check_names, check_placement, check_sharding
 from ziggurat.planning.contract import PlannerSettings
+from ziggurat.planning.flexshard import FlexShard
 from ziggurat.planning.offload import BeyondMemoryConfig
 from ziggurat.planning.problem import TableConstraint
 from ziggurat.planning.quantities import Bandwidth, Bytes
@@ -66,7 +67,7 @@ class TopologyConfig(Config):
 
 PlannerConfig = Annotated[
     Annotated[
-        Rules.Config | RecShard.Config | AutoShard.Config | TorchRec.Config | BaselinePlanner.Config,
+        Rules.Config | RecShard.Config | FlexShard.Config | AutoShard.Config | TorchRec.Config | BaselinePlanner.Config,
         pydantic.Field(discriminator="name"),
     ],
     Importable(PlannerSettings, "planner"),
@@ -119,6 +120,12 @@ class PlanningConfig(Config):
         constraints: dict[str, TableConstraint] = {}
         for name, constraint in self.tables.items():
             with within(f"tables.{name}"):
+                if constraint.sharding == "row_tiers":
+                    raise InvalidSection(
+                        "sharding",
+                        "'row_tiers', but the numbers of copied rows are for a planner to choose",
+                        f"leave it out and use planning.planner: {{name: flexshard, tables: [{name}]}}",
+                    )
                 if constraint.ranks is not None:
                     check_placement(specs[name], Placement(constraint.sharding, constraint.ranks), topology)
                 else:

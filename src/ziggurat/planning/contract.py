@@ -106,10 +106,12 @@ class PlannerSettings(PartConfig):
 
     Attributes:
         uses_slow_memory: the same as for :class:`Planner`.
+        uses_row_tiers: whether it may place rows of a table in tiers, which the cost network does not know.
         can_be_trained: whether ``ziggurat plan --train`` trains it.
     """
 
     uses_slow_memory: ClassVar[bool] = False
+    uses_row_tiers: ClassVar[bool] = False
     can_be_trained: ClassVar[bool] = False
 
     @abstractmethod

@@ -11,6 +11,7 @@ from ziggurat.core.topology import Topology
 from ziggurat.planning.constraints import stays_fused
 from ziggurat.planning.cost import ShardCost
 from ziggurat.planning.problem import Problem
+from ziggurat.planning.tier_estimate import TierEstimate, tier_estimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class PlanEstimate:
         shards: the shards of every table, in the order of the plan and of its shards.
         devices: the load of each device, by rank.
         notes: remarks for the user: assumed figures, splits that cost more than predicted.
+        tiers: the tables whose rows are in tiers, with what each tier costs, and other ways to place the table.
     """
 
     plan: Plan
@@ -82,6 +84,7 @@ class PlanEstimate:
     shards: tuple[PlacedShard, ...]
     devices: tuple[DeviceLoad, ...]
     notes: tuple[str, ...]
+    tiers: tuple[TierEstimate, ...] = ()
 
     @property
     def step_seconds(self) -> float:
@@ -130,6 +133,7 @@ class PlanEstimate:
             ],
             "devices": [{**asdict(device), "fast_bytes": device.fast_bytes} for device in self.devices],
             "shards": [{"table": each.table, **asdict(each.shard), **asdict(each.cost)} for each in self.shards],
+            **({"tiers": [each.to_json() for each in self.tiers]} if self.tiers else {}),
             "notes": list(self.notes),
         }
 
@@ -150,6 +154,7 @@ def predict(problem: Problem, plan: Plan) -> PlanEstimate:
         shards=shards,
         devices=devices,
         notes=tuple(_notes(problem, plan)),
+        tiers=tier_estimates(problem, plan),
     )
 
 

@@ -14,6 +14,7 @@ from ziggurat.core.topology import Topology
 from ziggurat.planning.access_curve import AccessCurve
 from ziggurat.planning.constraints import row_parts
 from ziggurat.planning.cost import ShardCost, client_bytes, shard_cost
+from ziggurat.planning.tier_cost import TieredTable, tier_shard_costs
 from ziggurat.planning.usage import Usage
 
 
@@ -68,11 +69,21 @@ class Problem:
         placement = plan.placements[table.name]
         key = (table.name, placement)
         if key not in self._shards:
-            self._shards[key] = [(shard, self.cost(table, shard, placement.sharding)) for shard in plan.shards(table)]
+            shards = plan.shards(table)
+            if placement.sharding == "row_tiers":
+                self._shards[key] = tier_shard_costs(self.tiered(table), placement, shards)
+            else:
+                self._shards[key] = [(shard, self.cost(table, shard, placement.sharding)) for shard in shards]
         return self._shards[key]
 
+    def tiered(self, table: TableSpec) -> TieredTable:
+        """Returns the table with the costs of its rows in tiers."""
+        if table.name not in self._tiered:
+            self._tiered[table.name] = TieredTable(table, self.curve(table), self.topology, self.batch_size)
+        return self._tiered[table.name]
+
     def cost(self, table: TableSpec, shard: Shard, sharding: Sharding) -> ShardCost:
-        """Returns the cost of a shard; results are cached."""
+        """Returns the cost of a shard of any sharding but ``row_tiers``; results are cached."""
         topology, fast = self.topology, shard.fast_rows
         last = topology.host(shard.rank) != topology.host((shard.rank + 1) % topology.world_size)
         key = (table.name, sharding, shard.rows, shard.columns.size, sharding == "data_parallel" and last, fast)
@@ -109,6 +120,10 @@ class Problem:
 
     @cached_property
     def _curves(self) -> dict[tuple[str, int], AccessCurve]:
+        return {}
+
+    @cached_property
+    def _tiered(self) -> dict[str, TieredTable]:
         return {}
 
     @cached_property

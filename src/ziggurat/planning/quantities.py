@@ -77,6 +77,11 @@ Bytes = Annotated[
 ]
 """A number of bytes: 8e9 or ``8GB``."""
 
+BytesOrZero = Annotated[
+    int, pydantic.Field(ge=0), pydantic.BeforeValidator(parse_bytes), pydantic.WithJsonSchema(_TEXT_OR_NUMBER)
+]
+"""A number of bytes that may be 0."""
+
 Bandwidth = Annotated[
     float, pydantic.Field(gt=0), pydantic.BeforeValidator(parse_bandwidth), pydantic.WithJsonSchema(_TEXT_OR_NUMBER)
 ]

@@ -61,7 +61,7 @@ def _placements(problem: Problem, table: TableSpec, sharding: Sharding) -> list[
                 for parts in column_parts(table, topology) or [1]
                 for first in world
             ]
-        case "row_wise" | "grid" | "data_parallel":
+        case "row_wise" | "grid" | "data_parallel" | "row_tiers":
             fixed = fixed_ranks(sharding, topology)
             assert fixed is not None
             ranks = [fixed]

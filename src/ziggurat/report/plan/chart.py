@@ -40,7 +40,12 @@ class Bar:
 
 
 def stacked(
-    description: str, bars: Sequence[Bar], label: str, write: Callable[[float], str], limit: float | None = None
+    description: str,
+    bars: Sequence[Bar],
+    label: str,
+    write: Callable[[float], str],
+    limit: float | None = None,
+    left: float = LEFT,
 ) -> Html:
     """Draws horizontal stacked bars.
 
@@ -50,14 +55,15 @@ def stacked(
         label: label of the axis.
         write: formats a tick's value.
         limit: value of a dashed line; it is left out if far above every bar.
+        left: units for the labels of the bars.
     """
-    axes = RowScale(LEFT, len(bars), max((bar.total for bar in bars), default=0.0), limit, write)
+    axes = RowScale(left, len(bars), max((bar.total for bar in bars), default=0.0), limit, write)
     return axes.draw(description, label, "limit", *(_bar(axes, number, bar) for number, bar in enumerate(bars)))
 
 
 def _bar(axes: RowScale, number: int, bar: Bar) -> Html:
     top = axes.top(number)
-    marks = [el("text", bar.label, x=LEFT - 6, y=top + THICK / 2, dy="0.35em", text_anchor="end")]
+    marks = [el("text", bar.label, x=axes.left - 6, y=top + THICK / 2, dy="0.35em", text_anchor="end")]
     start = 0.0
     for segment in _merge_small(bar.segments, axes.high):
         left, right = axes.x(start), axes.x(start + segment.value)

@@ -16,6 +16,7 @@ from ziggurat.report.markup import Html, el, figure, section, table
 from ziggurat.report.plan import rows as plan_rows
 from ziggurat.report.plan.chart import Bar, BarSegment, stacked
 from ziggurat.report.plan.comparison import planners_section
+from ziggurat.report.plan.tiers import tiers_section
 
 MOST_BARS = 64
 """Most devices in a chart; of more devices, the slowest are drawn."""
@@ -27,6 +28,7 @@ COLOURS = {
     "column_wise": "third",
     "grid": "third",
     "data_parallel": "fourth",
+    "row_tiers": "second",
 }
 _LEGEND = {"whole": "first", "by rows": "second", "by columns, grid": "third", "on every device": "fourth"}
 
@@ -52,7 +54,8 @@ def render_plan(name: str, planned: PlanEstimate, comparison: Comparison | None 
         *notes,
     )
     compared = [planners_section(comparison)] if comparison else []
-    return page(f"{name} – ziggurat plan", header, [*compared, _drawings(planned), *_tables(planned)])
+    tiers = [tiers_section(planned)] if planned.tiers else []
+    return page(f"{name} – ziggurat plan", header, [*compared, _drawings(planned), *tiers, *_tables(planned)])
 
 
 def _drawings(planned: PlanEstimate) -> Html:

@@ -9,6 +9,7 @@ from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.plan_estimate import DeviceLoad
 from ziggurat.planning.quantities import format_bytes, format_seconds
+from ziggurat.planning.tier_cost import TIERS
 from ziggurat.report import numbers
 
 Rows = tuple[list[str], list[list[str]], int]
@@ -92,6 +93,47 @@ def tables(planned: PlanEstimate) -> Rows:
             ]
         )
     return headers, rows, 3
+
+
+def tiers(planned: PlanEstimate) -> Rows:
+    """Returns a row per table and tier of its rows: how many a rank needs in a step, and what the tier costs a rank.
+
+    ``q`` is the least probability that a rank needs a row of the tier.
+    """
+    between = planned.topology.hosts > 1
+    headers = ["table", "rows", "number", "q", "needed", "look-ups", "kept"]
+    headers += ["in host", "between", "sent in"] if between else ["traffic", "sent in"]
+    rows: list[list[str]] = []
+    for each in planned.tiers:
+        for name, load, threshold in zip(TIERS, each.tiers, (*each.thresholds, None), strict=True):
+            sent = [load.intra_bytes, load.inter_bytes] if between else [load.intra_bytes]
+            rows.append(
+                [
+                    each.table,
+                    name,
+                    numbers.count(load.rows),
+                    "" if threshold is None else f"≥ {threshold:.2f}",
+                    numbers.short(load.touched),
+                    percent(load.lookups),
+                    format_bytes(load.kept_bytes),
+                    *map(format_bytes, sent),
+                    format_seconds(load.exchange_seconds(planned.topology)),
+                ]
+            )
+    return headers, rows, 2
+
+
+def alternatives(planned: PlanEstimate) -> Rows:
+    """Returns a row per table in tiers and way to place it: bytes that all ranks send, the time that takes, memory."""
+    between = planned.topology.hosts > 1
+    headers = ["table", "placed", *(["in hosts", "between"] if between else ["traffic"]), "sent in", "kept"]
+    rows: list[list[str]] = []
+    for each in planned.tiers:
+        for way in each.alternatives:
+            sent = [way.intra_bytes, way.inter_bytes] if between else [way.intra_bytes]
+            seconds, kept = format_seconds(way.exchange_seconds), format_bytes(way.kept_bytes)
+            rows.append([each.table, way.name, *map(format_bytes, sent), seconds, kept])
+    return headers, rows, 2
 
 
 def planners(comparison: Comparison) -> Rows:

@@ -33,6 +33,7 @@ from ziggurat.towers.placement import keeps
 from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
+from ziggurat.training.placement.link_benchmark import with_measured_links
 from ziggurat.training.placement.problem import planning_input
 from ziggurat.training.placement.topology import resolve_topology
 from ziggurat.training.run_folder.run_files import PLAN_FILE, ROW_ORDER_FILE, RunFiles, damage_of
@@ -51,7 +52,8 @@ def resolve_plan(
 ) -> Plan:
     """Returns the plan of a run: the one stored in its folder if it is for this world, else a new one.
 
-    The first rank plans and sends the plan to the others, because measured bandwidths differ between measurements.
+    The first rank plans and sends the plan to the others, because measured bandwidths differ between measurements. For
+    a planner that places rows in tiers, all ranks first measure the links that the config does not describe.
 
     Args:
         experiment: the config; its ``planning`` section counts.
@@ -70,12 +72,14 @@ def resolve_plan(
         NoFeasiblePlan: the devices have too little memory; the message says how much is enough.
         RunFolderError: the stored plan is damaged, or belongs to another run.
     """
+    declared = experiment.planning.topology
+    if world.size > 1 and prepared is not None and experiment.planning.planner.uses_row_tiers:
+        declared = with_measured_links(declared, world, kind)
 
     def make_plan() -> Plan:
         plan = Plan.single_device(table.name for table in layout.tables)
         if world.size > 1 and prepared is not None:
-            config = experiment.planning.topology
-            topology = resolve_topology(config, kind, hosts=world.hosts, devices=world.local_size)
+            topology = resolve_topology(declared, kind, hosts=world.hosts, devices=world.local_size)
             planning = planning_input(experiment, topology, layout.tables, prepared, folder, measure_plans=keep)
             stored = _stored_plan(RunFiles.open(folder), layout, planning.problem.topology)
             if stored is not None and transforms(experiment.parallel, world.hosts):
