@@ -75,6 +75,7 @@ class _Pooling:
         longest: largest number of ids in a training row.
         held_out: ids in the rows of other splits.
         unknown: ids of these that did not occur in training.
+        codes: the most ids of a value.
     """
 
     rows: int = 0
@@ -84,10 +85,19 @@ class _Pooling:
     longest: int = 0
     held_out: int = 0
     unknown: int = 0
+    codes: int = 1
 
     def add_held_out(self, chunk: _Chunk, ids: Ids, unknown_rows: range) -> None:
         self.held_out += int(chunk.held_out.sum())
-        self.unknown += int(chunk.held_out[(ids >= unknown_rows.start) & (ids < unknown_rows.stop)].sum())
+        if len(unknown_rows):
+            unknown = (ids >= unknown_rows.start) & (ids < unknown_rows.stop)
+            self.unknown += int(chunk.held_out[unknown if ids.ndim == 1 else unknown.any(axis=1)].sum())
+
+    def spread_over_codes(self, chunk: _Chunk, ids: Ids) -> None:
+        """Counts the further rows of values that look up several."""
+        codes = (ids >= 0).sum(axis=1)
+        self.lookups += int(((codes - 1) * chunk.training).sum())
+        self.codes = max(self.codes, ids.shape[1])
 
     def statistics(self, feature: IdFeature) -> FeatureStatistics:
         return FeatureStatistics(
@@ -97,7 +107,7 @@ class _Pooling:
             coverage=self.covered / self.rows,
             missing_share=self.missing / self.rows,
             mean_pooling=self.lookups / self.covered if self.covered else 0.0,
-            max_pooling=self.longest,
+            max_pooling=self.longest * self.codes,
             unknown_share=self.unknown / self.held_out if self.held_out else 0.0,
         )
 
@@ -149,7 +159,9 @@ def fit_table(
     sample = RoundTripSample(sum(len(chunk.values) for chunk in chunks))
     for chunk, chunk_ids in zip(chunks, ids, strict=True):
         sample.add(chunk.values, chunk_ids)
-        np.add.at(accesses, chunk_ids, chunk.training.astype(np.int64))
+        _count_accesses(accesses, chunk_ids, chunk.training)
+        if chunk_ids.ndim == 2:
+            poolings[chunk.feature.name].spread_over_codes(chunk, chunk_ids)
         poolings[chunk.feature.name].add_held_out(chunk, chunk_ids, unknown_rows)
         column = chunk.feature.source_column
         if owners[column] is chunk.feature:
@@ -160,6 +172,14 @@ def fit_table(
     known = sample.values(_value_kind(encoding.type))
     save_checked(encoders, encoding.name, encoding.encoder, encoder, known, sample.ids(), in_use=in_use)
     return FittedTable(TableStatistics(encoding.name, rows, accesses), statistics, written)
+
+
+def _count_accesses(accesses: npt.NDArray[np.int64], ids: Ids, counts: PartCounts) -> None:
+    if ids.ndim == 1:
+        np.add.at(accesses, ids, counts.astype(np.int64))
+    else:
+        present = ids >= 0
+        np.add.at(accesses, ids[present], np.repeat(counts.astype(np.int64), present.sum(axis=1)))
 
 
 def _count(codes: Codes, assignment: Assignment, values: int) -> tuple[PartCounts, PartCounts]:
