@@ -79,7 +79,7 @@ def encoded_schema(
 
 def with_several_codes(features: Sequence[InputFeature]) -> frozenset[str]:
     """Returns the categorical features whose values look up several rows: a dataset has bags of them."""
-    tables = resolve_tables(features)
+    tables = resolve_tables(features) if features else {}
     return frozenset(
         feature.name
         for feature in features

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ziggurat.core.schema import ValueType
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.hashing import hash_array
 from ziggurat.core.statistics import FeatureStatistics, TableStatistics
 from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.assemble import ids_by_code, truncate
@@ -28,10 +29,13 @@ from ziggurat.features.encoders.checks import (
     encoder_label,
     fitted_encoder,
 )
-from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
+from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ProxyVectors, ValueCounts
 from ziggurat.features.encoders.files import save_checked
 from ziggurat.features.encoders.round_trip import RoundTripSample
+from ziggurat.features.preparation.distinct_values import merge_values, value_kind
 from ziggurat.features.preparation.parts import IdFile, IdWriter, StagedParts
+from ziggurat.features.preparation.proxy.learned import Learned, values_digest
+from ziggurat.features.saved_transform import SavedTransform
 from ziggurat.features.tables import TableEncoding
 
 PartCounts = npt.NDArray[np.int32]
@@ -120,6 +124,7 @@ def fit_table(
     encoders: Path,
     *,
     in_use: bool,
+    proxy: Learned | None = None,
 ) -> FittedTable:
     """Fits a table's encoder, saves it, and writes the ids of every part's values.
 
@@ -130,6 +135,7 @@ def fit_table(
         id_files: for each raw column, the file to write with :class:`~ziggurat.features.preparation.parts.IdWriter`.
         encoders: folder to save the encoder in.
         in_use: whether other processes write to that folder too; if not, the caller ends with ``sync_folder``.
+        proxy: what the proxy learned that the encoder asks for.
 
     Raises:
         FeatureError: the encoder gives no usable ids, or its saved state does not restore it.
@@ -148,7 +154,7 @@ def fit_table(
             chunks.append(_Chunk(feature, values, training[:-1], held_out[:-1]))
             _count_pooling(poolings[feature.name], feature, codes, assignment == TRAIN, len(values))
     where = encoder_label(encoding.name, encoding.encoder)
-    encoder, ids = _encode(encoding, chunks, where)
+    encoder, ids = _encode(encoding, chunks, where, proxy)
     rows = checked_rows(encoder, where)
     unknown_rows = checked_unknown_rows(encoder, rows, where)
     accesses = np.zeros(rows, np.int64)
@@ -169,7 +175,7 @@ def fit_table(
     written = {column: writer.close() for column, writer in writers.items()}
     statistics = {feature.name: poolings[feature.name].statistics(feature) for feature in encoding.features}
     del chunks, ids  # so that the restored encoder adds nothing to the most memory in use
-    known = sample.values(_value_kind(encoding.type))
+    known = sample.values(value_kind(encoding.type))
     save_checked(encoders, encoding.name, encoding.encoder, encoder, known, sample.ids(), in_use=in_use)
     return FittedTable(TableStatistics(encoding.name, rows, accesses), statistics, written)
 
@@ -213,7 +219,9 @@ def _count_pooling(
     pooling.missing += missing
 
 
-def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk], where: str) -> tuple[Encoder, Iterator[Ids]]:
+def _encode(
+    encoding: TableEncoding, chunks: Sequence[_Chunk], where: str, proxy: Learned | None
+) -> tuple[Encoder, Iterator[Ids]]:
     """Returns the fitted encoder, and an iterator over the ids of each chunk's values."""
     config = encoding.encoder
     if not config.counts_values:
@@ -224,7 +232,11 @@ def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk], where: str) -> tu
     counts = np.zeros(len(merged), np.int64)
     for chunk, chunk_codes in zip(chunks, codes, strict=True):
         counts[chunk_codes] += chunk.training  # the values of a chunk are distinct
-    encoder, found = fitted_encoder(config, ValueCounts(merged, counts), where)
+    vectors = previous = None
+    if proxy is not None:
+        vectors = ProxyVectors(proxy.vectors(encoding.name, values_digest(hash_array(merged))))
+        previous = _previous(encoding)
+    encoder, found = fitted_encoder(config, ValueCounts(merged, counts), where, vectors, previous)
     rows = checked_rows(encoder, where)
     ids = (
         encode_values(encoder, merged, rows, config, where)
@@ -234,21 +246,18 @@ def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk], where: str) -> tu
     return encoder, (ids[chunk_codes] for chunk_codes in codes)
 
 
-def _value_kind(value_type: ValueType) -> pa.DataType:
-    return pa.int64() if value_type is ValueType.INTEGER else pa.string()
+def _previous(encoding: TableEncoding) -> Encoder | None:
+    """Returns the encoder of the same table that this one continues.
 
-
-def merge_values(arrays: Sequence[pa.Array], value_type: ValueType) -> tuple[pa.Array, list[npt.NDArray[np.int32]]]:
-    """Returns the distinct values of all arrays, and for each array the positions of its values among them."""
-    kind = _value_kind(value_type)
-    encoded = iter(pa.chunked_array(arrays, kind).dictionary_encode().chunks)  # arrow leaves empty chunks out
-    merged = pa.array([], kind)
-    positions: list[npt.NDArray[np.int32]] = []
-    for array in arrays:
-        if len(array):
-            chunk = next(encoded)
-            merged = chunk.dictionary  # the same for all
-            positions.append(chunk.indices.to_numpy())
-        else:
-            positions.append(np.empty(0, np.int32))
-    return merged, positions
+    Raises:
+        DataError: its folder has none, or a damaged one.
+    """
+    if encoding.encoder.kept_from is None:
+        return None
+    saved = SavedTransform.open(Path(encoding.encoder.kept_from) / "encoders")
+    if encoding.name not in saved.tables():
+        raise ConfigError(
+            f"table {encoding.name!r}: keep: {saved.folder} has no encoder of this table",
+            f"it has {', '.join(saved.tables())}; name the run or prepared data of an earlier fit of the same config",
+        )
+    return saved.encoder(encoding.name)

@@ -45,7 +45,8 @@ class FrequencyHashConfig(_FrequencySettings):
 
     @pydantic.model_validator(mode="after")
     def _rows_to_share(self) -> Self:
-        return _checked(self, self.rows, self.private_rows)
+        _check_rows(self.rows, self.private_rows)
+        return self
 
     def fit(self, counts: ValueCounts | None) -> FrequencyEncoder:
         assert counts is not None
@@ -72,7 +73,8 @@ class DoubleHashConfig(_FrequencySettings):
 
     @pydantic.model_validator(mode="after")
     def _rows_to_share(self) -> Self:
-        return _checked(self, self.rows, self.private_rows)
+        _check_rows(self.rows, self.private_rows)
+        return self
 
     def fit(self, counts: ValueCounts | None) -> FrequencyEncoder:
         assert counts is not None
@@ -186,9 +188,8 @@ class FrequencyEncoder:
         return cls(name, keys, shared, codes, saved_integer(figures, "seed", None), elsewhere)
 
 
-def _checked[Settings: (FrequencyHashConfig, DoubleHashConfig)](found: Settings, rows: int, private: int) -> Settings:
+def _check_rows(rows: int, private: int) -> None:
     if rows - 1 - private < 1:
         raise ValueError(
             f"private_rows: {rows:,} rows, less one for missing values and {private:,} private ones, leave none to share"
         )
-    return found
