@@ -73,7 +73,9 @@ class LearnedMapSettings(EncoderSettings):
             )
         most = most_code_bits(len(self.parts.coded), self.check_bits)
         if self.map == "compact" and self.code_bits > most:
-            raise ValueError(f"code_bits: received {self.code_bits}; {len(self.parts.coded)} codes can have {most} bits")
+            raise ValueError(
+                f"code_bits: received {self.code_bits}; {len(self.parts.coded)} codes can have {most} bits"
+            )
         return self
 
     def fit(self, counts: ValueCounts | None) -> MappedEncoder:

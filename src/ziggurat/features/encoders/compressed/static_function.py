@@ -94,7 +94,9 @@ class StaticFunction:
         third = saved_integer(figures, "third", 1)
         found = array({"packed": packed}, "packed", np.uint8, 1, what, DAMAGED)
         if bits > MOST_BITS or len(found) != _packed_bytes(3 * third, bits):
-            raise DAMAGED.of(what, f"its map has {len(found):,} bytes, which {3 * third:,} numbers of {bits} bits do not")
+            raise DAMAGED.of(
+                what, f"its map has {len(found):,} bytes, which {3 * third:,} numbers of {bits} bits do not"
+            )
         return cls(bits, seed, third, found)
 
 

@@ -86,7 +86,8 @@ class ProxyRows:
             read = [(column, part) for column in columns for part in range(len(parts))]
             merged, codes = merge_values([parts.values(part, column) for column, part in read], encoding.type)
             writers = {
-                column: IdWriter(folder / f"proxy.{number:05d}.{place:05d}.arrow") for place, column in enumerate(columns)
+                column: IdWriter(folder / f"proxy.{number:05d}.{place:05d}.arrow")
+                for place, column in enumerate(columns)
             }
             for (column, _), places in zip(read, codes, strict=True):
                 writers[column].append(places)
@@ -102,7 +103,9 @@ class ProxyRows:
             end += _BUCKETS + 1
         buckets = end - sum(len(each) for each in keys)
         keys.append(hash_integers(np.arange(buckets), len(tables)))
-        return cls(plan, parts, assignments, tables, edges, np.concatenate(keys), _label(plan, parts, assignments, split))
+        return cls(
+            plan, parts, assignments, tables, edges, np.concatenate(keys), _label(plan, parts, assignments, split)
+        )
 
     @property
     def logistic(self) -> bool:

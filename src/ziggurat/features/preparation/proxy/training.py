@@ -146,9 +146,7 @@ def _loss(model: Factorisation, rows: ProxyRows, split: int, batch: int) -> floa
 
 def _save_vectors(folder: Path, model: Factorisation, rows: ProxyRows, losses: list[float]) -> Learned:
     pool = next(rows.pools(TRAIN))
-    arrays = {
-        name: logit_coordinates(model, pool, table.start, table.stop) for name, table in rows.tables.items()
-    }
+    arrays = {name: logit_coordinates(model, pool, table.start, table.stop) for name, table in rows.tables.items()}
     with atomic_file(folder / _VECTORS) as temporary:
         save_file(arrays, temporary)
     checksum = FileChecksum.of(folder / _VECTORS, DAMAGED_PROXY)
