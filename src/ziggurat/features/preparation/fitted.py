@@ -16,6 +16,7 @@ from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.config import CategoricalFeature
+from ziggurat.features.encoders.compressed.mapped import describe_drift
 from ziggurat.features.encoders.encoder import ProxySettings
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.numeric.chain import NumericChain
@@ -97,6 +98,9 @@ def fit(
     checksum = save_transform(encoders, plan.configured, plan.targets, fitted_numbers.chains, labels)
     progress.finish(f"{len(plan.features)} features")
     _report_implicit_fills(fitted_numbers, progress)
+    for each in tables:
+        if each.drift:
+            progress.note(f"table {each.table.name!r}: {describe_drift(each.drift)}")
     written = {(column, each.table.name): file for each in tables for column, file in each.id_files.items()}
     statistics = _statistics(plan, assignments, rates, tables, fitted_numbers)
     return Fitted(fitted_numbers.chains, written, labels, statistics, checksum)

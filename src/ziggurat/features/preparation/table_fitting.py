@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from ziggurat.features.encoders.checks import (
     encoder_label,
     fitted_encoder,
 )
+from ziggurat.features.encoders.compressed.mapped import MappedEncoder
 from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ProxyVectors, ValueCounts
 from ziggurat.features.encoders.files import save_checked
 from ziggurat.features.encoders.round_trip import RoundTripSample
@@ -50,11 +52,13 @@ class FittedTable:
         table: statistics of the table.
         features: statistics of its features.
         id_files: for each raw column of these, the file of the ids of its values.
+        drift: of a table whose encoder continues an earlier one, what changed.
     """
 
     table: TableStatistics
     features: dict[str, FeatureStatistics]
     id_files: dict[str, IdFile]
+    drift: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +181,8 @@ def fit_table(
     del chunks, ids  # so that the restored encoder adds nothing to the most memory in use
     known = sample.values(value_kind(encoding.type))
     save_checked(encoders, encoding.name, encoding.encoder, encoder, known, sample.ids(), in_use=in_use)
-    return FittedTable(TableStatistics(encoding.name, rows, accesses), statistics, written)
+    drift = encoder.drift if isinstance(encoder, MappedEncoder) else {}
+    return FittedTable(TableStatistics(encoding.name, rows, accesses), statistics, written, drift)
 
 
 def _count_accesses(accesses: npt.NDArray[np.int64], ids: Ids, counts: PartCounts) -> None:

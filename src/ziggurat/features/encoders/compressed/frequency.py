@@ -191,5 +191,5 @@ class FrequencyEncoder:
 def _check_rows(rows: int, private: int) -> None:
     if rows - 1 - private < 1:
         raise ValueError(
-            f"private_rows: {rows:,} rows, less one for missing values and {private:,} private ones, leave none to share"
+            f"private_rows: {rows:,} rows, less one for missing values and {private:,} private ones, leave none"
         )

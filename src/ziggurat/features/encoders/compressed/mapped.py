@@ -6,6 +6,7 @@ hash | a part of the table for each learned code | the part of the hashed code, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,8 +23,17 @@ from ziggurat.features.versions import DAMAGED, check_version, saved_integer
 
 MAPPED_VERSION = 1
 NAMES = ("learned_hash", "lsh", "clustered_codes")
+_DRIFT = {"kept_values", "kept_lookups", "new_values"}
 _UNSEEN_SEED, _HELPER_SEED = 1, 2
 _MOST_PARTS = 8
+
+
+def describe_drift(drift: Mapping[str, float]) -> str:
+    """Describes what changed in an encoder that continues an earlier one."""
+    return (
+        f"{drift['kept_values']:.1%} of the known values and {drift['kept_lookups']:.1%} of their look-ups kept their "
+        f"rows; {drift['new_values']:.1%} of the values are new"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +168,11 @@ class MappedEncoder:
         private = HashedKeys.from_arrays(arrays, "private", what)
         if len(private) != parts.private:
             raise DAMAGED.of(what, f"has {parts.private:,} private rows and {len(private):,} values for them")
-        if not isinstance(drift, dict) or not all(isinstance(share, float) for share in drift.values()):
+        if (
+            not isinstance(drift, dict)
+            or not all(isinstance(share, float) for share in drift.values())
+            or (drift and drift.keys() != _DRIFT)
+        ):
             raise DAMAGED.of(what, f"drift is {shorten(drift)}; expected shares")
         restored = cls(name, parts, private, restored_map(settings, arrays, parts.coded, what), lineage, drift)
         if figures.get("map_bytes") != restored.map_bytes:

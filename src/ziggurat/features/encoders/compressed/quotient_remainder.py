@@ -1,7 +1,7 @@
 """Quotient–remainder encoder: two rows a value, from dividing its number, so that no two values share both.
 
 The source is Shi et al. 2020 ("Compositional embeddings using complementary partitions for memory-efficient
-recommendation systems", section 3). Both tables are parts of one here, and their rows are summed rather than multiplied.
+recommendation systems", section 3). Both tables are parts of one here, and their rows are summed, not multiplied.
 
 Rows: 0: missing values | quotients | remainders.
 """
@@ -27,8 +27,8 @@ class QuotientRemainderConfig(EncoderSettings):
     """Divides a value's number, and sums the row of the quotient and that of the remainder.
 
     The number of an integer is its distance from the least one that occurs. Texts, and integers that are spread over
-    more than eight times as many numbers, have none; theirs are hashes below the number of distinct values, so that some
-    values share both rows.
+    more than eight times as many numbers, have none; theirs are hashes below the number of distinct values, so that
+    some values share both rows.
     """
 
     version: ClassVar[int] = QUOTIENT_VERSION

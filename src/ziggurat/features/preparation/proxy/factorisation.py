@@ -62,7 +62,7 @@ class Rows:
         )
 
     @property
-    def row_L(self) -> Ints:
+    def owners(self) -> Ints:
         """The row of each input."""
         lengths = np.diff(np.append(self.starts_B, len(self.inputs_L)))
         return np.repeat(np.arange(len(self.starts_B)), lengths)
@@ -118,7 +118,7 @@ class Factorisation:
         x_LE, sums_BE, logits_B = self.sums(rows)
         predicted_B = _sigmoid(logits_B) if self.logistic else logits_B
         errors_B = (predicted_B - rows.labels_B) * rows.importance_B
-        row_L = rows.row_L
+        row_L = rows.owners
         by_input_LE = sums_BE[row_L] - x_LE
         by_input_LE[:, -1] = 1.0
         gradients_LE = by_input_LE * (errors_B[row_L] * rows.weights_L)[:, None]
@@ -147,7 +147,7 @@ def logit_coordinates(model: Factorisation, rows: Rows, start: int, stop: int) -
     """
     x_LE, sums_BE, _ = model.sums(rows)
     mine = np.flatnonzero((rows.inputs_L >= start) & (rows.inputs_L < stop))
-    others_LE = (sums_BE[rows.row_L[mine]] - x_LE[mine]).astype(np.float64)
+    others_LE = (sums_BE[rows.owners[mine]] - x_LE[mine]).astype(np.float64)
     others_LE[:, -1] = 1.0
     others_LE *= rows.weights_L[mine][:, None]
     moments_EE = others_LE.T @ others_LE / max(1, len(mine))

@@ -25,12 +25,15 @@ class Learned:
         checksum: the checksum of that file.
         digests: table -> digest of its values, in the order of the vectors.
         losses: the loss on validation rows after each pass; on training rows if there are none.
+        importance: table -> the mean over its look-ups of the squared change of the logit if all its values shared one
+            row.
     """
 
     path: Path
     checksum: FileChecksum
     digests: dict[str, str]
     losses: list[float]
+    importance: dict[str, float]
 
     def vectors(self, table: str, digest: str) -> npt.NDArray[np.float32]:
         """Returns the vectors of a table.

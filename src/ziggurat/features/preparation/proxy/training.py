@@ -34,7 +34,7 @@ from ziggurat.features.config import FeatureConfig
 from ziggurat.features.encoders.encoder import ProxySettings
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.preparation.parts import StagedParts
-from ziggurat.features.preparation.proxy.factorisation import Factorisation, logit_coordinates
+from ziggurat.features.preparation.proxy.factorisation import Factorisation, Floats, Rows, logit_coordinates
 from ziggurat.features.preparation.proxy.learned import DAMAGED_PROXY, Learned
 from ziggurat.features.preparation.proxy.rows import ProxyRows
 from ziggurat.features.preparation_plan import Preparation, dataset_settings, fingerprint
@@ -151,11 +151,18 @@ def _save_vectors(folder: Path, model: Factorisation, rows: ProxyRows, losses: l
         save_file(arrays, temporary)
     checksum = FileChecksum.of(folder / _VECTORS, DAMAGED_PROXY)
     digests = {name: table.digest for name, table in rows.tables.items()}
-    content = {"losses": losses, "pass": None, "vectors": asdict(checksum), "digests": digests}
+    importance = {name: _spread(arrays[name], pool, table.start) for name, table in rows.tables.items()}
+    content = {
+        "losses": losses,
+        "pass": None,
+        "vectors": asdict(checksum),
+        "digests": digests,
+        "importance": importance,
+    }
     write_sealed_json(folder / _STATE, content)
     for old in folder.glob("pass-*.safetensors"):
         old.unlink(missing_ok=True)
-    return Learned(folder / _VECTORS, checksum, digests, losses)
+    return Learned(folder / _VECTORS, checksum, digests, losses, importance)
 
 
 def _save_pass(folder: Path, model: Factorisation, losses: list[float]) -> None:
@@ -170,7 +177,7 @@ def _save_pass(folder: Path, model: Factorisation, losses: list[float]) -> None:
 
 
 def _save_state(folder: Path, losses: list[float], saved: dict[str, Any] | None) -> None:
-    write_sealed_json(folder / _STATE, {"losses": losses, "pass": saved, "vectors": None, "digests": {}})
+    write_sealed_json(folder / _STATE, {"losses": losses, "pass": saved, "vectors": None})
 
 
 def _state(folder: Path) -> dict[str, Any] | None:
@@ -196,7 +203,28 @@ def _finished(folder: Path) -> Learned | None:
         checksum.check(folder / _VECTORS, DAMAGED_PROXY)
     except (FileNotFoundError, DataError):
         return None
-    return Learned(folder / _VECTORS, checksum, state["digests"], state["losses"])
+    return Learned(folder / _VECTORS, checksum, state["digests"], state["losses"], state["importance"])
+
+
+def _spread(vectors_ND: Floats, pool: Rows, start: int) -> float:
+    """Returns the mean squared distance of looked-up vectors from their mean."""
+    mine = pool.inputs_L[(pool.inputs_L >= start) & (pool.inputs_L < start + len(vectors_ND))] - start
+    if not len(mine):
+        return 0.0
+    counts = np.bincount(mine, minlength=len(vectors_ND)).astype(np.float64)
+    mean_D = counts @ vectors_ND / counts.sum()
+    return float(counts @ ((vectors_ND - mean_D) ** 2).sum(axis=1) / counts.sum())
+
+
+def importance_of_tables(plan: Preparation, settings: ProxySettings) -> dict[str, float] | None:
+    """Returns how important each table is to a proxy that an earlier preparation of these rows trained; None: none did.
+
+    Args:
+        plan: the plan of a preparation.
+        settings: the settings of the proxy.
+    """
+    found = _finished(cache_folder() / _key(fingerprint_of_rows(plan), settings))
+    return None if found is None else found.importance
 
 
 def _resumed(folder: Path, rows: ProxyRows, settings: ProxySettings) -> tuple[Factorisation, list[float]]:
