@@ -7,9 +7,8 @@ once, and the values of every part are mapped to ids. The last pass then needs n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +57,7 @@ class FittedTable:
     table: TableStatistics
     features: dict[str, FeatureStatistics]
     id_files: dict[str, IdFile]
-    drift: Mapping[str, float] = MappingProxyType({})
+    drift: dict[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
