@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 BIAS = 0
 """The input that every row has, first, so that no row is without inputs."""
-_INIT = 0.03
+_INIT = 0.1
 _START = 1.0
 """What Adagrad's sums of squares begin at, so that first steps are small."""
 

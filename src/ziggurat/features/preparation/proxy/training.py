@@ -2,7 +2,7 @@
 
 The cache is a folder for each fingerprint of rows and settings, in ``XDG_CACHE_HOME`` or ``~/.cache``::
 
-    pass-00002.safetensors  the model after its best pass
+    pass-00002.safetensors  the model after its last pass, and after its best one
     state.json              passes taken, losses, and the checksums of the other files; sealed
     vectors.safetensors     the vectors of every table, once it is trained
 
@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -45,7 +45,9 @@ _MOST_BYTES = 4 << 30
 _BATCH = (64, 8192)
 _STEPS = 200
 """Steps of a pass at least, unless batches would be smaller than the smallest."""
-_RATE, _DECAY = 0.15, 0.002
+_RATE, _DECAY = 0.2, 0.02
+_PATIENCE = 2
+"""Passes without a better loss after which training stops."""
 _WITHOUT_VALIDATION = 3
 """Passes at most where no validation rows say when to stop."""
 
@@ -110,12 +112,12 @@ def _train(rows: ProxyRows, settings: ProxySettings, folder: Path, progress: Pro
     count, held_out = rows.count(TRAIN), rows.count(VALIDATION)
     batch = int(np.clip(2 ** int(np.log2(max(1, count / _STEPS))), *_BATCH))
     passes = settings.passes if held_out else min(settings.passes, _WITHOUT_VALIDATION)
-    model, losses = _resumed(folder, rows, settings)
+    model, losses = _resumed(folder, rows, settings, "pass")
     if losses:
         progress.note(f"resuming the proxy after {len(losses)} passes")
     progress.start("proxy", float(passes * count), "rows")
     for number in range(len(losses), passes):
-        if len(losses) >= 2 and losses[-1] >= min(losses[:-1]):
+        if number - int(np.argmin(losses or [0.0])) > _PATIENCE:
             break
         random = np.random.default_rng([settings.seed, number])
         done = float(number * count)
@@ -125,11 +127,8 @@ def _train(rows: ProxyRows, settings: ProxySettings, folder: Path, progress: Pro
                 done += min(batch, len(pool) - start)
                 progress.advance(done)
         losses.append(_loss(model, rows, VALIDATION if held_out else TRAIN, batch))
-        if losses[-1] <= min(losses):
-            _save_pass(folder, model, losses)
-        else:
-            _save_state(folder, losses, _recorded(folder))
-    model, losses = _resumed(folder, rows, settings)
+        _save_pass(folder, model, losses)
+    model, _ = _resumed(folder, rows, settings, "best")
     progress.finish(f"loss {min(losses):.4f} after pass {int(np.argmin(losses)) + 1} of {len(losses)}")
     return _save_vectors(folder, model, rows, losses)
 
@@ -155,6 +154,7 @@ def _save_vectors(folder: Path, model: Factorisation, rows: ProxyRows, losses: l
     content = {
         "losses": losses,
         "pass": None,
+        "best": None,
         "vectors": asdict(checksum),
         "digests": digests,
         "importance": importance,
@@ -170,14 +170,13 @@ def _save_pass(folder: Path, model: Factorisation, losses: list[float]) -> None:
     path = folder / f"pass-{len(losses):05d}.safetensors"
     with atomic_file(path) as temporary:
         save_file({"weights": model.weights_VE, "squares": model.squares_VE}, temporary)
-    _save_state(folder, losses, {"name": path.name, **asdict(FileChecksum.of(path, DAMAGED_PROXY))})
+    saved = {"name": path.name, **asdict(FileChecksum.of(path, DAMAGED_PROXY))}
+    before = _state(folder)
+    best = saved if before is None or losses[-1] <= min(losses) else before["best"]
+    write_sealed_json(folder / _STATE, {"losses": losses, "pass": saved, "best": best, "vectors": None})
     for old in folder.glob("pass-*.safetensors"):
-        if old != path:
+        if old.name not in {saved["name"], best["name"]}:
             old.unlink(missing_ok=True)
-
-
-def _save_state(folder: Path, losses: list[float], saved: dict[str, Any] | None) -> None:
-    write_sealed_json(folder / _STATE, {"losses": losses, "pass": saved, "vectors": None})
 
 
 def _state(folder: Path) -> dict[str, Any] | None:
@@ -186,11 +185,6 @@ def _state(folder: Path) -> dict[str, Any] | None:
         return read_sealed_json(folder / _STATE, DAMAGED_PROXY)
     except (FileNotFoundError, DataError):
         return None
-
-
-def _recorded(folder: Path) -> dict[str, Any] | None:
-    state = _state(folder)
-    return None if state is None else state["pass"]
 
 
 def _finished(folder: Path) -> Learned | None:
@@ -227,18 +221,20 @@ def importance_of_tables(plan: Preparation, settings: ProxySettings) -> dict[str
     return None if found is None else found.importance
 
 
-def _resumed(folder: Path, rows: ProxyRows, settings: ProxySettings) -> tuple[Factorisation, list[float]]:
-    """Returns the model after its best pass, and the losses of all passes taken; a fresh one if there is none."""
+def _resumed(
+    folder: Path, rows: ProxyRows, settings: ProxySettings, which: Literal["pass", "best"]
+) -> tuple[Factorisation, list[float]]:
+    """Returns the model after its last or its best pass, and the losses of all passes; a fresh one if there is none."""
     state = _state(folder)
     shape = (len(rows.keys_V), settings.dim + 1)
-    if state is not None and isinstance(state.get("pass"), dict):
-        recorded = dict(state["pass"])
+    if state is not None and isinstance(state.get(which), dict):
+        recorded = dict(state[which])
         path = folder / str(recorded.pop("name"))
         try:
             arrays = load_tensors(path, FileChecksum(**recorded), DAMAGED_PROXY)
             if all(arrays[name].shape == shape for name in ("weights", "squares")):
-                writable = [np.array(arrays[name], np.float32) for name in ("weights", "squares")]
-                return Factorisation(writable[0], writable[1], rows.logistic), list(state["losses"])
+                weights_VE, squares_VE = (np.array(arrays[name], np.float32) for name in ("weights", "squares"))
+                return Factorisation(weights_VE, squares_VE, rows.logistic), list(state["losses"])
         except (FileNotFoundError, DataError, KeyError):
             pass
     return Factorisation.initial(rows.keys_V, settings.dim, settings.seed, logistic=rows.logistic), []
