@@ -92,8 +92,8 @@ class FrequencyBandConfig(_FrequencySettings):
     name: Literal["frequency_band"] = "frequency_band"
     first: int = pydantic.Field(default=0, ge=0)
     """How many more frequent values are left to other bands."""
-    values: int | None = pydantic.Field(default=None, ge=1)
-    """Number of values of the band; null: all that are left."""
+    values: int | None = pydantic.Field(default=None, ge=0)
+    """Number of values of the band; null: all that are left; 0 leaves hashed rows alone."""
     hashed_rows: int = pydantic.Field(default=0, ge=0)
     """Rows that values which occur in no band share by hash, for the last band; 0: they look up row 0."""
 
