@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ziggurat.cli.compression import propose_encoders
 from ziggurat.cli.figures import WIDTH, bytes_of, print_rows, print_tables
 from ziggurat.cli.options import DataFolder, Overrides, PreparedOutput
+from ziggurat.cli.printed.proposed_encoders import propose_encoders
 
 if TYPE_CHECKING:
     from ziggurat.planning import PlanEstimate
