@@ -13,6 +13,7 @@ from tests.features.feature_kit import Experiment, experiment, write_csv
 from ziggurat.core.errors import ConfigError
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder
+from ziggurat.features.matching import FittedTables, difference, match_rows
 from ziggurat.features.preparation.prepare import prepare
 from ziggurat.features.preparation.proxy import training
 from ziggurat.features.preparation.proxy.factorisation import Factorisation, Rows, logit_coordinates
@@ -175,3 +176,45 @@ def test_labels_made_while_training_teach_no_proxy(log: Path) -> None:
     )
     with pytest.raises(ConfigError, match="in_batch negatives are made while training"):
         _prepared(log, "data", configs)
+
+
+def test_rows_of_a_continued_map_are_matched(log: Path) -> None:
+    first = _prepared(log, "first")
+    continued = _experiment(log, {**LEARNED, "keep": str(first), "seed": 5})
+    second = _prepared(log, "second", continued)
+    there = FittedTables(first / "encoders", _experiment(log).features)
+    here = FittedTables(second / "encoders", continued.features)
+    assert difference("user", there, here) is None
+    match = match_rows("user", there, here)
+    assert match.rows_R is None
+    assert match.matched == match.size == 2 + KINDS
+    compact = [
+        _experiment(log, {**LEARNED, "map": "compact", "code_bits": 2, "seed": seed, "rows": 2 + KINDS + seed})
+        for seed in (0, 1)
+    ]
+    theirs, ours = (
+        FittedTables(_prepared(log, f"compact{number}", each) / "encoders", each.features)
+        for number, each in enumerate(compact)
+    )
+    found = difference("user", theirs, ours)
+    assert found == "its clusters were not learned from those there: fit it with `keep`, or with map: plain"
+
+
+@pytest.mark.parametrize("codes", [1, 2])
+def test_several_rows_a_value_are_bags_and_are_counted(log: Path, codes: int) -> None:
+    encoder = {"name": "double_hash", "rows": 9, "private_rows": 1} if codes == 2 else {"name": "hash", "rows": 9}
+    dataset = Dataset(_prepared(log, "data", _experiment(log, encoder)))
+    feature, statistics = dataset.statistics().features["user"], dataset.statistics()
+    counts = statistics.tables["user"].accesses
+    if codes == 1:
+        assert dataset.schema.categorical == ("user", "item")
+        assert (feature.mean_pooling, feature.max_pooling) == (1.0, 1)
+        return
+    assert (dataset.schema.categorical, dataset.schema.bags) == (("item",), ("user",))
+    rows = statistics.rows["train"]
+    assert counts.sum() == 2 * rows - counts[1]  # the private value has one row
+    assert feature.mean_pooling == pytest.approx(counts.sum() / rows)
+    assert feature.max_pooling == 2
+    lengths = [len(each) for each in dataset.split("train").read(0).column("user").to_pylist()]
+    assert sorted(set(lengths)) == [1, 2]
+    assert lengths.count(1) == counts[1]

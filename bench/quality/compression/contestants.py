@@ -12,6 +12,8 @@ KEY_BYTES = 12
 """Bytes of the key of a private value."""
 MAP_SHARE = 0.4
 """The most of a table's bytes that a learned map takes; values beyond that are hashed."""
+SLOTS, SPARE_SLOTS, GUARD_BYTES = 1.23, 96, 8
+"""Slots of a compact map a value, its slots more, and its bytes more."""
 NARROW = 4
 """Numbers a row of the rare band of mixed dimensions."""
 
@@ -84,12 +86,18 @@ def _quotient_remainder(budget: Budget) -> Section:
     return {"name": "quotient_remainder", "rows": _rows(budget, 3), "seed": budget.seed}
 
 
-def _learned(name: str, bits: int, codes: int, checks: int, **more: Any) -> Callable[[Budget], Section]:
+def _learned(name: str, bits: range, codes: int, checks: int, **more: Any) -> Callable[[Budget], Section]:
     def section(budget: Budget) -> Section:
-        per_value = 1.23 * (bits * codes + checks) / 8
-        mapped = int(min(budget.values, MAP_SHARE * budget.bytes / per_value))
-        rows = max(6, int((budget.bytes - mapped * per_value) / (budget.width + PRIVATE_SHARE * KEY_BYTES)))
-        settings = {"map": "compact", "code_bits": bits, "check_bits": checks, "mapped_values": max(1, mapped)}
+        def map_bytes(mapped: float, chosen: int) -> float:
+            return (SLOTS * mapped + SPARE_SLOTS) * (chosen * codes + checks) / 8 + GUARD_BYTES
+
+        room = MAP_SHARE * budget.bytes
+        chosen = next((each for each in reversed(bits) if map_bytes(budget.values, each) <= room), bits[0])
+        mapped = int(min(budget.values, ((room - GUARD_BYTES) * 8 / (chosen * codes + checks) - SPARE_SLOTS) / SLOTS))
+        mapped = max(1, mapped)
+        rest = budget.bytes - map_bytes(mapped, chosen)
+        rows = max(6, int(rest / (budget.width + PRIVATE_SHARE * KEY_BYTES)))
+        settings = {"map": "compact", "code_bits": chosen, "check_bits": checks, "mapped_values": mapped}
         private = min(int(rows * PRIVATE_SHARE), rows - 5)
         return {"name": name, "rows": rows, "private_rows": private, "seed": budget.seed, **settings, **more}
 
@@ -101,10 +109,10 @@ CONTESTANTS: tuple[Contestant, ...] = (
     Contestant("frequency_hash", False, _frequency_hash),
     Contestant("double_hash", False, _double_hash),
     Contestant("quotient_remainder", False, _quotient_remainder),
-    Contestant("lsh", False, _learned("lsh", 5, 1, 1)),
-    Contestant("cce", False, _learned("clustered_codes", 5, 1, 1, compose="helper")),
-    Contestant("learned_hash", True, _learned("learned_hash", 5, 1, 1)),
-    Contestant("residual", True, _learned("clustered_codes", 3, 2, 0, compose="residual")),
+    Contestant("lsh", False, _learned("lsh", range(4, 8), 1, 1)),
+    Contestant("cce", False, _learned("clustered_codes", range(4, 8), 1, 1, compose="helper")),
+    Contestant("learned_hash", True, _learned("learned_hash", range(4, 8), 1, 1)),
+    Contestant("residual", True, _learned("clustered_codes", range(2, 6), 2, 0, compose="residual")),
 )
 MIXED = "mixed_dimensions"
 """Mixed dimensions by frequency, which need a table more: see :func:`with_mixed_dimensions`."""
