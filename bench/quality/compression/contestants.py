@@ -92,7 +92,9 @@ def _learned(name: str, bits: range, codes: int, checks: int, **more: Any) -> Ca
             return (SLOTS * mapped + SPARE_SLOTS) * (chosen * codes + checks) / 8 + GUARD_BYTES
 
         room = MAP_SHARE * budget.bytes
-        chosen = next((each for each in reversed(bits) if map_bytes(budget.values, each) <= room), bits[0])
+        shared = max(2, budget.bytes / budget.width / codes)
+        useful = [each for each in bits if 2**each < 2 * shared] or bits[:1]
+        chosen = next((each for each in reversed(useful) if map_bytes(budget.values, each) <= room), bits[0])
         mapped = int(min(budget.values, ((room - GUARD_BYTES) * 8 / (chosen * codes + checks) - SPARE_SLOTS) / SLOTS))
         mapped = max(1, mapped)
         rest = budget.bytes - map_bytes(mapped, chosen)

@@ -238,8 +238,8 @@ class Experiment(Config):
                 poolings[feature.name] = feature.pooling
         tables = resolve_tables(self.features)
         for name in with_several_codes(inputs_of(self.features)):
-            shared = (poolings.get(other.name) for other in tables[schema.tables[name]].features)
-            poolings[name] = next((how for how in shared if isinstance(how, str)), "sum")
+            shared = [poolings.get(other.name) for other in tables[schema.tables[name]].features]
+            poolings[name] = "mean" if "mean" in shared else "sum"
         numbers = (each for each in inputs_of(self.features) if isinstance(each, NumericFeature))
         ranked = {number.name for number in numbers if number.ranked}
         return lay_out(self.embeddings, schema, poolings, self.width, ranked)

@@ -29,6 +29,8 @@ _FULL = 1 << 17
 """Lloyd's steps take all vectors if these are fewer."""
 _BATCH = 1 << 14
 _STEPS, _BATCH_STEPS = 12, 60
+_SETTLED = 0.995
+"""Steps end when one leaves more than this share of the distortion."""
 
 
 def cluster(x_ND: Vectors, weights_N: Weights, count: int, seed: int = 0) -> Clusters:
@@ -153,7 +155,7 @@ def _flat(x_ND: Vectors, weights_N: Weights, count: int, seed: int) -> Clusters:
         clusters_N, distances_N = _nearest(x_ND, means_KD)
         cost_N = weights_N * distances_N
         now = float(cost_N.sum())
-        if now >= before * 0.999:
+        if now >= before * _SETTLED:
             break
         before = now
         means_KD = centroids(x_ND, weights_N, clusters_N, count)

@@ -155,9 +155,10 @@ class MappedEncoder:
         check_version(str(name), figures.get("version"), MAPPED_VERSION)
         what = f"{shorten(name)} encoder"
         coded, settings = figures.get("coded"), figures.get("map")
-        whole = isinstance(coded, list) and 1 <= len(coded) <= _MOST_PARTS
-        if name not in NAMES or not whole or not isinstance(settings, dict) or not isinstance(lineage, str):
-            raise DAMAGED.of(what, "its name, codes, map or lineage are missing")
+        if not isinstance(coded, list) or not 1 <= len(coded) <= _MOST_PARTS:
+            raise DAMAGED.of(what, f"its codes are {shorten(coded)}")
+        if name not in NAMES or not isinstance(settings, dict) or not isinstance(lineage, str):
+            raise DAMAGED.of(what, "its name, map or lineage are missing")
         numbers = {f"code {number}": rows for number, rows in enumerate(coded)}
         parts = Parts(
             saved_integer(figures, "private", 0),

@@ -17,9 +17,9 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -28,7 +28,7 @@ from ziggurat.core.digests import FileChecksum, load_tensors
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.files import atomic_file
 from ziggurat.core.progress import Progress
-from ziggurat.core.sealed import read_sealed_json, write_sealed_json
+from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.data.encoded.split import TRAIN, VALIDATION, Assignment
 from ziggurat.features.config import FeatureConfig
 from ziggurat.features.encoders.encoder import ProxySettings
@@ -112,7 +112,7 @@ def _train(rows: ProxyRows, settings: ProxySettings, folder: Path, progress: Pro
     count, held_out = rows.count(TRAIN), rows.count(VALIDATION)
     batch = int(np.clip(2 ** int(np.log2(max(1, count / _STEPS))), *_BATCH))
     passes = settings.passes if held_out else min(settings.passes, _WITHOUT_VALIDATION)
-    model, losses = _resumed(folder, rows, settings, "pass")
+    model, losses = _resumed(folder, rows, settings, "last")
     if losses:
         progress.note(f"resuming the proxy after {len(losses)} passes")
     progress.start("proxy", float(passes * count), "rows")
@@ -151,15 +151,7 @@ def _save_vectors(folder: Path, model: Factorisation, rows: ProxyRows, losses: l
     checksum = FileChecksum.of(folder / _VECTORS, DAMAGED_PROXY)
     digests = {name: table.digest for name, table in rows.tables.items()}
     importance = {name: _spread(arrays[name], pool, table.start) for name, table in rows.tables.items()}
-    content = {
-        "losses": losses,
-        "pass": None,
-        "best": None,
-        "vectors": asdict(checksum),
-        "digests": digests,
-        "importance": importance,
-    }
-    write_sealed_json(folder / _STATE, content)
+    _State(losses, None, None, checksum, digests, importance).write(folder)
     for old in folder.glob("pass-*.safetensors"):
         old.unlink(missing_ok=True)
     return Learned(folder / _VECTORS, checksum, digests, losses, importance)
@@ -170,19 +162,50 @@ def _save_pass(folder: Path, model: Factorisation, losses: list[float]) -> None:
     path = folder / f"pass-{len(losses):05d}.safetensors"
     with atomic_file(path) as temporary:
         save_file({"weights": model.weights_VE, "squares": model.squares_VE}, temporary)
-    saved = {"name": path.name, **asdict(FileChecksum.of(path, DAMAGED_PROXY))}
+    saved = _Saved(path.name, FileChecksum.of(path, DAMAGED_PROXY))
     before = _state(folder)
-    best = saved if before is None or losses[-1] <= min(losses) else before["best"]
-    write_sealed_json(folder / _STATE, {"losses": losses, "pass": saved, "best": best, "vectors": None})
+    best = saved if before is None or before.best is None or losses[-1] <= min(losses) else before.best
+    _State(losses, saved, best, None, {}, {}).write(folder)
     for old in folder.glob("pass-*.safetensors"):
-        if old.name not in {saved["name"], best["name"]}:
+        if old.name not in {saved.name, best.name}:
             old.unlink(missing_ok=True)
 
 
-def _state(folder: Path) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A saved model: the name of its file, and the file's checksum."""
+
+    name: str
+    file: FileChecksum
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What ``state.json`` records.
+
+    Attributes:
+        losses: the loss after each pass.
+        last, best: the models after the last and the best pass; None once training has finished.
+        vectors: the checksum of the vectors, once it has.
+        digests, importance: as of :class:`Learned`.
+    """
+
+    losses: list[float]
+    last: _Saved | None
+    best: _Saved | None
+    vectors: FileChecksum | None
+    digests: dict[str, str]
+    importance: dict[str, float]
+
+    def write(self, folder: Path) -> None:
+        write_sealed_json(folder / _STATE, asdict(self))
+
+
+def _state(folder: Path) -> _State | None:
     """Returns what is recorded; None if nothing usable is."""
+    path = folder / _STATE
     try:
-        return read_sealed_json(folder / _STATE, DAMAGED_PROXY)
+        return declared(_State, read_sealed_json(path, DAMAGED_PROXY), path, DAMAGED_PROXY)
     except (FileNotFoundError, DataError):
         return None
 
@@ -190,14 +213,13 @@ def _state(folder: Path) -> dict[str, Any] | None:
 def _finished(folder: Path) -> Learned | None:
     """Returns what a finished proxy learned; None if it is not finished, or damaged."""
     state = _state(folder)
-    if state is None or not isinstance(state.get("vectors"), dict):
+    if state is None or state.vectors is None:
         return None
-    checksum = FileChecksum(**state["vectors"])
     try:
-        checksum.check(folder / _VECTORS, DAMAGED_PROXY)
+        state.vectors.check(folder / _VECTORS, DAMAGED_PROXY)
     except (FileNotFoundError, DataError):
         return None
-    return Learned(folder / _VECTORS, checksum, state["digests"], state["losses"], state["importance"])
+    return Learned(folder / _VECTORS, state.vectors, state.digests, state.losses, state.importance)
 
 
 def _spread(vectors_ND: Floats, pool: Rows, start: int) -> float:
@@ -222,19 +244,18 @@ def importance_of_tables(plan: Preparation, settings: ProxySettings) -> dict[str
 
 
 def _resumed(
-    folder: Path, rows: ProxyRows, settings: ProxySettings, which: Literal["pass", "best"]
+    folder: Path, rows: ProxyRows, settings: ProxySettings, which: Literal["last", "best"]
 ) -> tuple[Factorisation, list[float]]:
     """Returns the model after its last or its best pass, and the losses of all passes; a fresh one if there is none."""
     state = _state(folder)
     shape = (len(rows.keys_V), settings.dim + 1)
-    if state is not None and isinstance(state.get(which), dict):
-        recorded = dict(state[which])
-        path = folder / str(recorded.pop("name"))
+    saved = None if state is None else state.last if which == "last" else state.best
+    if state is not None and saved is not None:
         try:
-            arrays = load_tensors(path, FileChecksum(**recorded), DAMAGED_PROXY)
+            arrays = load_tensors(folder / Path(saved.name).name, saved.file, DAMAGED_PROXY)
             if all(arrays[name].shape == shape for name in ("weights", "squares")):
                 weights_VE, squares_VE = (np.array(arrays[name], np.float32) for name in ("weights", "squares"))
-                return Factorisation(weights_VE, squares_VE, rows.logistic), list(state["losses"])
+                return Factorisation(weights_VE, squares_VE, rows.logistic), list(state.losses)
         except (FileNotFoundError, DataError, KeyError):
             pass
     return Factorisation.initial(rows.keys_V, settings.dim, settings.seed, logistic=rows.logistic), []
