@@ -97,7 +97,7 @@ def _run(context: Context) -> Result:
         f"test NE and AUC, mean over seeds; intervals are 95 % of Student's t. Tables of {DIM} numbers in float32; "
         "bytes are those of weights and maps of the tables that are made smaller.",
         "lead: NE of the best other encoder, by its mean on test rows, less that of the better of ours, which is "
-        "chosen by its mean on validation rows; seed by seed. lead_apart: 1 if the intervals of the two do not overlap. "
+        "chosen by its mean on validation rows; lead_apart: 1 if the intervals of the two do not overlap. "
         "cce has our proxy, coordinates and weights, which are not its authors'; lead_without_cce leaves it out.",
         *([f"not measured, as --data does not hold them: {', '.join(missing)}"] if missing else []),
     ]
