@@ -119,7 +119,7 @@ def _fit(config: EncoderSettings, values: pa.Array, counts: npt.NDArray[np.int64
     proxy = None if config.proxy is None else made_up_vectors(values, config.proxy.dim)
     encoder, found = fitted_encoder(config, given, where, proxy)
     rows = checked_rows(encoder, where)
-    ids = ids_of_any(encoder, values, rows, where)
+    ids = ids_of_any(encoder, values, rows, where, config.codes)
     if found is not None and (position := first_difference(checked_ids(found, values, rows, where), ids)) is not None:
         raise FeatureError(
             f"{where}: `fit_with_ids` gives the value {shorten(values[position].as_py())} the id {found[position]}, "

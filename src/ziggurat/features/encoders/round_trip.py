@@ -146,7 +146,7 @@ def _check_order(encoder: Encoder, values: pa.Array, ids: Ids, rows: int, where:
         )
 
 
-def ids_of_any(encoder: Encoder, values: pa.Array, rows: int, where: str) -> Ids:
+def ids_of_any(encoder: Encoder, values: pa.Array, rows: int, where: str, codes: int | None = None) -> Ids:
     """Returns the ids of values, which the encoder may not have met.
 
     Raises:
@@ -157,7 +157,7 @@ def ids_of_any(encoder: Encoder, values: pa.Array, rows: int, where: str) -> Ids
     except Exception as error:
         value = shorten(_refused(encoder, values).as_py()) if len(values) else "no values"
         raise FeatureError(f"{where}: `transform` fails for {value}: {describe(error)}", _ANY_VALUE) from error
-    return checked_ids(ids, values, rows, where)
+    return checked_ids(ids, values, rows, where, codes)
 
 
 def describe(error: BaseException) -> str:
