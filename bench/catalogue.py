@@ -21,6 +21,7 @@ from bench.quality.catalogue import (
 from bench.quality.checkpoint_bytes import CHECKPOINT_BYTES
 from bench.quality.dmt_quality import DMT_QUALITY
 from bench.quality.dnas import DNAS
+from bench.quality.learned_hash import LEARNED_HASH
 from bench.quality.out_of_the_box import OUT_OF_THE_BOX, SEARCHED
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.serving.serving_hostile import SERVING_HOSTILE
@@ -103,6 +104,7 @@ _ALL = (
     DHEN_PLANTED,
     DMT_QUALITY,
     DNAS,
+    LEARNED_HASH,
 )
 
 BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _ALL}

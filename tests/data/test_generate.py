@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -304,3 +305,20 @@ def test_a_full_disk_is_explained_and_nothing_is_left(kind: str, tmp_path: Path)
         with pytest.raises(DataError, match="no space left on the device"):
             generate(demo_shape(200_000).model_copy(update={"format": kind}), disk / f"log.{kind}")
         assert list(disk.iterdir()) == []
+
+
+def test_ids_of_a_kind_have_alike_effects() -> None:
+    def effects(own: float) -> np.ndarray[Any, Any]:
+        column = CategoricalColumn(name="item", cardinality=3000, kinds=7, own=own)
+        config = GeneratorConfig(
+            rows=1, labels=(LabelColumn(name="y"),), categorical=(column,), pairs=(("item", "item"),)
+        )
+        signal_B = Planted(config).of_ids(column, np.arange(3000))
+        assert signal_B.latent_BL is not None
+        return np.column_stack([signal_B.effect_B, signal_B.latent_BL])
+
+    same, mixed, other = (effects(own) for own in (0.0, 0.2, 1.0))
+    kinds, kind = np.unique(same, axis=0, return_inverse=True)
+    assert len(kinds) == 7
+    assert np.bincount(kind).min() > 300
+    np.testing.assert_allclose(mixed, np.sqrt(0.8) * same + np.sqrt(0.2) * other, atol=1e-6)

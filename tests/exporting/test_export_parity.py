@@ -59,6 +59,28 @@ SETTINGS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
             "training__weight_average": 0.9,
         },
     ),
+    "compressed": (
+        [
+            {"name": "user", "kind": "categorical", "encoder": {"name": "clustered_codes", "rows": 16}},
+            {
+                "name": "item",
+                "kind": "categorical",
+                "type": "integer",
+                "encoder": {"name": "learned_hash", "rows": 20, "private_rows": 4, "map": "compact"},
+            },
+            {"name": "history", "kind": "sequence", "type": "integer", "last": 6, "table": "item"},
+            {"name": "visits", "kind": "sequence", "type": "integer", "last": 5, "encoder": {"name": "lsh", "rows": 9}},
+            {"name": "city", "kind": "categorical", "encoder": {"name": "double_hash", "rows": 6, "private_rows": 1}},
+            {
+                "name": "tags",
+                "kind": "bag",
+                "type": "integer",
+                "pooling": "sum",
+                "encoder": {"name": "quotient_remainder", "rows": 10},
+            },
+        ],
+        {"model": {"name": "deepfm", "deep": {"hidden": [8]}}, "embeddings__dim": 4},
+    ),
     "numbers alone": ([PLAIN[2]], {"model": {"name": "logistic_regression"}}),
     "ids alone": (PLAIN[:2], {"model": {"name": "fm"}}),
 }

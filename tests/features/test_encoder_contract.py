@@ -14,11 +14,19 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.files import write_json
 from ziggurat.core.parts import built_in
 from ziggurat.extension_testing import check_encoder
+from ziggurat.features.encoders.compressed.frequency import (
+    DoubleHashConfig,
+    FrequencyBandConfig,
+    FrequencyHashConfig,
+)
+from ziggurat.features.encoders.compressed.learned_hash import ClusteredCodesConfig, LearnedHashConfig, LshConfig
+from ziggurat.features.encoders.compressed.quotient_remainder import QuotientRemainderConfig
 from ziggurat.features.encoders.encoder import Encoder, EncoderSettings, ValueCounts
 from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.encoders.files import load_encoder, save_encoder
 from ziggurat.features.encoders.hashed import HashConfig, HashEncoder
 from ziggurat.features.encoders.identity import IdentityConfig, IdentityEncoder
+from ziggurat.features.encoders.round_trip import made_up_vectors
 from ziggurat.features.encoders.vocabulary import VocabularyConfig, VocabularyEncoder
 
 INTEGERS = pa.array([3, -7, 2**63 - 1, -(2**63), 0, 12], pa.int64())
@@ -37,6 +45,31 @@ def vocabulary(kind: str, **settings: int) -> VocabularyEncoder:
     return VocabularyEncoder.fit(VocabularyConfig.model_validate(settings), counts_of(kind))
 
 
+def learned(config: EncoderSettings, kind: str) -> Encoder:
+    """Returns an encoder that is fitted with made-up vectors in place of a proxy's."""
+    values = counts_of(kind).values
+    assert config.proxy is not None
+    return config.fit_with_proxy(counts_of(kind), made_up_vectors(values, config.proxy.dim))[0]
+
+
+COMPRESSED: list[EncoderSettings] = [
+    FrequencyHashConfig(rows=6, private_rows=2),
+    FrequencyBandConfig(first=1, values=2),
+    FrequencyBandConfig(first=2, hashed_rows=3),
+    DoubleHashConfig(rows=6, private_rows=1),
+    QuotientRemainderConfig(rows=5),
+]
+LEARNED: list[EncoderSettings] = [
+    LearnedHashConfig(rows=6, private_rows=2),
+    LearnedHashConfig(rows=6, private_rows=1, map="compact", code_bits=1),
+    LearnedHashConfig(rows=6, mapped_values=2, unseen_rows=2),
+    LshConfig(rows=6, proxy_dim=4),
+    ClusteredCodesConfig(rows=7, private_rows=1),
+    ClusteredCodesConfig(rows=7, compose="residual"),
+    ClusteredCodesConfig(rows=7, compose="product", map="compact", code_bits=2),
+]
+
+
 MEMBERS: list[tuple[str, Encoder, pa.Array]] = [
     (f"{name}-{kind}", encoder, pa.concat_arrays([counts_of(kind).values, UNSEEN[kind]]))
     for kind in ("integer", "text")
@@ -48,6 +81,8 @@ MEMBERS: list[tuple[str, Encoder, pa.Array]] = [
         ("vocabulary-top2", vocabulary(kind, max_size=2)),
         ("hash", HashEncoder(rows=7, seed=3)),
         ("hash-large", HashEncoder(rows=2**33, seed=0)),
+        *((f"{each.title}{number}", each.fit(counts_of(kind))) for number, each in enumerate(COMPRESSED)),
+        *((f"{each.title}{number}", learned(each, kind)) for number, each in enumerate(LEARNED)),
     )
 ] + [("identity", IdentityEncoder(13), pa.array([0, 12, 5], pa.int64()))]
 
@@ -73,6 +108,15 @@ def test_it_keeps_the_contract_of_parts_from_outside(config: EncoderSettings, ki
     check_encoder(config, counts_of(kind).values, COUNTS.tolist())
 
 
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [(config, ("integer", "text")[number % 2]) for number, config in enumerate(COMPRESSED + LEARNED)],
+    ids=lambda each: each if isinstance(each, str) else each.title,
+)
+def test_compressed_ones_keep_the_contract_of_parts_from_outside(config: EncoderSettings, kind: str) -> None:
+    check_encoder(config, counts_of(kind).values, COUNTS.tolist())
+
+
 def test_the_identity_keeps_the_contract_of_parts_from_outside() -> None:
     check_encoder(IdentityConfig(rows=1000), [0, 12, 5])
 
@@ -87,8 +131,8 @@ def test_ids_are_within_the_table(member: tuple[Encoder, pa.Array]) -> None:
     encoder, values = member
     ids = encoder.transform(values)
     assert ids.dtype == np.int64
-    assert ids.shape == (len(values),)
-    assert ids.min() >= 0
+    assert len(ids) == len(values)
+    assert (ids if ids.ndim == 1 else ids.max(axis=1)).min() >= 0
     assert ids.max() < encoder.rows
 
 
@@ -97,7 +141,7 @@ def test_an_id_depends_only_on_the_value(member: tuple[Encoder, pa.Array]) -> No
     ids = encoder.transform(values)
     order = np.random.default_rng(1).permutation(len(values))
     np.testing.assert_array_equal(encoder.transform(values.take(pa.array(order))), ids[order])
-    one_by_one = [int(encoder.transform(values.slice(i, 1))[0]) for i in range(len(values))]
+    one_by_one = [encoder.transform(values.slice(i, 1))[0].tolist() for i in range(len(values))]
     assert one_by_one == ids.tolist()
     assert len(encoder.transform(values.slice(0, 0))) == 0
 

@@ -10,6 +10,7 @@ import typer
 
 from ziggurat.cli.figures import WIDTH, bytes_of, print_rows, print_tables
 from ziggurat.cli.options import DataFolder, Overrides, PreparedOutput
+from ziggurat.cli.printed.proposed_encoders import propose_encoders
 
 if TYPE_CHECKING:
     from ziggurat.planning import PlanEstimate
@@ -67,6 +68,12 @@ def command(
     dequantise: Annotated[
         bool, typer.Option("--dequantise", help="With --serving: keep tables in memory as float32.")
     ] = False,
+    compress: Annotated[
+        float | None,
+        typer.Option(
+            "--compress", metavar="RATIO", help="Propose instead encoders with which tables are smaller by this factor."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print plan and prediction as JSON instead of tables.")
     ] = False,
@@ -80,6 +87,7 @@ def command(
       ziggurat plan exp.yaml --devices 4 --memory 8GB --json
       ziggurat plan exp.yaml --devices 4 --compare
       ziggurat plan exp.yaml --devices 4 --planner autoshard --train
+      ziggurat plan exp.yaml --compress 10
       ziggurat plan --serving exports/shop --memory 2GB --qps 500
     """
     from ziggurat.core.errors import ConfigError
@@ -91,6 +99,9 @@ def command(
         return
     if config is None:
         raise ConfigError("CONFIG: missing", "name an experiment's YAML file, or an export: --serving OUT")
+    if compress is not None:
+        propose_encoders(_experiment(config, overrides or [], data, planner), compress, prepared, as_json=as_json)
+        return
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.files import write_json
     from ziggurat.planning.autoshard.learned import learned_costs

@@ -25,6 +25,7 @@ from ziggurat.features.config import (
     Targets,
 )
 from ziggurat.features.encoders.encoder import MISSING_ROW, Ids
+from ziggurat.features.tables import resolve_tables
 from ziggurat.features.time_inputs import inputs_of
 from ziggurat.objectives.label_figures import LabelFigures
 
@@ -46,6 +47,7 @@ def encoded_schema(
         labels: figures of the labels, with the levels that were found.
     """
     features = inputs_of(configured)
+    several = with_several_codes(features)
     dense = tuple(f.name for f in features if isinstance(f, NumericFeature) and not f.bucketised)
     tables = {
         f.name: f.name if isinstance(f, NumericFeature) else f.table_name for f in features if f.name not in dense
@@ -53,9 +55,11 @@ def encoded_schema(
     return Schema(
         dense=dense,
         categorical=tuple(
-            f.name for f in features if isinstance(f, CategoricalFeature) or (f.kind == "numeric" and f.bucketised)
+            f.name
+            for f in features
+            if (isinstance(f, CategoricalFeature) and f.name not in several) or (f.kind == "numeric" and f.bucketised)
         ),
-        bags=tuple(f.name for f in features if isinstance(f, BagFeature)),
+        bags=tuple(f.name for f in features if isinstance(f, BagFeature) or f.name in several),
         sequences=tuple(f.name for f in features if isinstance(f, SequenceFeature)),
         tables=tables,
         rows={table: table_rows[table] for table in dict.fromkeys(tables.values())},
@@ -73,9 +77,24 @@ def encoded_schema(
     )
 
 
+def with_several_codes(features: Sequence[InputFeature]) -> frozenset[str]:
+    """Returns the categorical features whose values look up several rows: a dataset has bags of them."""
+    tables = resolve_tables(features) if features else {}
+    return frozenset(
+        feature.name
+        for feature in features
+        if isinstance(feature, CategoricalFeature) and tables[feature.table_name].encoder.codes > 1
+    )
+
+
 def ids_by_code(ids: Ids, table_rows: int) -> IdArray:
-    """Returns ids indexed by code, in the dataset's dtype: one per distinct value, then that of a missing value."""
-    return np.append(ids, MISSING_ROW).astype(np.int64 if table_rows >= 2**31 else np.int32)
+    """Returns ids indexed by code, in the dataset's dtype: those of each distinct value, then that of a missing value.
+
+    They are (n + 1,), or (n + 1, codes) if a value can have several; -1 is none.
+    """
+    missing = np.full((1, *ids.shape[1:]), -1, np.int64)
+    missing.reshape(-1)[0] = MISSING_ROW
+    return np.concatenate([ids, missing]).astype(np.int64 if table_rows >= 2**31 else np.int32)
 
 
 def truncate(feature: IdFeature, codes: Codes) -> Codes:
@@ -90,7 +109,13 @@ def truncate(feature: IdFeature, codes: Codes) -> Codes:
 def id_column(feature: IdFeature, codes: Codes, ids: IdArray) -> pa.Array:
     """Returns the encoded column of a feature; ``ids`` is a result of :func:`ids_by_code`."""
     kept = truncate(feature, codes)
-    values = pa.array(np.take(ids, kept.codes))
+    found = np.take(ids, kept.codes, axis=0)
+    if found.ndim == 2:
+        present = found >= 0
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(present.sum(axis=1))])
+        offsets = ends if kept.offsets is None else ends[kept.offsets]
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(found[present]))
+    values = pa.array(found)
     if kept.offsets is None:
         return values
     return pa.ListArray.from_arrays(pa.array(kept.offsets.astype(np.int32)), values)

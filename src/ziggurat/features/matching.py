@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.schema import ValueType
+from ziggurat.features.compressed_rows import CompressedEncoder, compressed_difference, match_compressed
 from ziggurat.features.config import FeatureConfig, NumericFeature
 from ziggurat.features.encoders.encoder import MISSING_ROW
 from ziggurat.features.encoders.files import arrays_checksum, encoder_settings
@@ -109,11 +110,28 @@ class FittedTables:
         assert rows is not None, table
         return rows
 
+    def compressed(self, table: str) -> CompressedEncoder:
+        """Returns the encoder of a table that has fewer rows than values."""
+        encoder = self._saved.encoder(table)
+        assert isinstance(encoder, CompressedEncoder), table
+        return encoder
+
     def vocabulary(self, table: str) -> VocabularyEncoder:
         """Returns the encoder of a table that has a vocabulary."""
         encoder = self._saved.encoder(table)
         assert isinstance(encoder, VocabularyEncoder), table
         return encoder
+
+
+_COMPRESSED = (
+    "learned_hash",
+    "lsh",
+    "clustered_codes",
+    "frequency_hash",
+    "frequency_band",
+    "double_hash",
+    "quotient_remainder",
+)
 
 
 def difference(table: str, there: FittedTables, here: FittedTables) -> str | None:
@@ -129,6 +147,8 @@ def difference(table: str, there: FittedTables, here: FittedTables) -> str | Non
     if ours["name"] == "hash" and ours != theirs:
         keys = [key for key in ("rows", "seed", "version") if ours[key] != theirs[key]]
         return "its hash differs: " + ", ".join(f"{key} {theirs[key]:,} there, {ours[key]:,} here" for key in keys)
+    if ours["name"] in _COMPRESSED:
+        return compressed_difference(ours, theirs)
     if ours["name"] == "bucketise" and ours != theirs:
         return f"its buckets differ: {_describe_steps(theirs['steps'])} there, {_describe_steps(ours['steps'])} here"
     return None
@@ -140,6 +160,12 @@ def match_rows(table: str, there: FittedTables, here: FittedTables) -> RowMatch:
     Known values are matched by value, missing and unknown values by their role.
     """
     settings = here.settings(table)
+    if settings.get("name") in _COMPRESSED and "import" not in settings:
+        ours, theirs = here.compressed(table), there.compressed(table)
+        rows_R, note = match_compressed(theirs, ours)
+        if ours.rows == theirs.rows and np.array_equal(rows_R, np.arange(ours.rows)):
+            return RowMatch(ours.rows, theirs.rows, ours.rows, note=note)
+        return RowMatch(ours.rows, theirs.rows, int(np.count_nonzero(rows_R != ABSENT)), rows_R, note)
     if settings.get("name") != "vocabulary" or "import" in settings:  # equal hashes, buckets or identities: equal rows
         size, size_there = here.rows(table), there.rows(table)
         return RowMatch(size, size_there, min(size, size_there))

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ziggurat.core.config import established_values
@@ -17,6 +18,7 @@ from ziggurat.features.config import DataConfig, FeatureConfig, IdFeature, Input
 from ziggurat.features.encoders.vocabulary import VOCABULARY_VERSION
 from ziggurat.features.numeric.chain import CHAIN_VERSION
 from ziggurat.features.raw_schema import raw_schema
+from ziggurat.features.saved_transform import transform_checksum
 from ziggurat.features.tables import TableEncoding, resolve_tables
 from ziggurat.features.time_inputs import inputs_of
 
@@ -33,6 +35,7 @@ class Preparation:
         features: the inputs of the model, which time features become several of.
         schema: the raw columns to read.
         tables: the encodings of the id features' tables.
+        sources: the fingerprints of the raw files.
         fingerprint: fingerprint of configs, raw files and format versions; preparations with the same one are equal.
         threads: number of threads besides the reader.
     """
@@ -42,6 +45,7 @@ class Preparation:
     features: tuple[InputFeature, ...]
     schema: RawSchema
     tables: dict[str, TableEncoding]
+    sources: tuple[str, ...]
     fingerprint: str
     threads: int
 
@@ -64,6 +68,7 @@ class Preparation:
             features=inputs_of(features),
             schema=raw_schema(data, features),
             tables=tables,
+            sources=tuple(sources),
             fingerprint=fingerprint(data, features, sources, tables),
             threads=min(os.cpu_count() or 1, _MAX_THREADS),
         )
@@ -101,7 +106,19 @@ def fingerprint(
     newer = {table.encoder.title: table.encoder.version for table in tables.values() if table.encoder.version > 1}
     if newer:  # version 1 is left out: such datasets may be older than the encoders' own versions
         content["encoders"] = newer
+    kept = {name: table.encoder.kept_from for name, table in tables.items() if table.encoder.kept_from is not None}
+    if kept:
+        content["kept"] = {name: kept_checksum(Path(folder)) for name, folder in kept.items()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def kept_checksum(folder: Path) -> str:
+    """Returns the checksum of the transform in the folder of a run or of prepared data.
+
+    Raises:
+        DataError: there is none, or it is damaged.
+    """
+    return transform_checksum(folder / "encoders")
 
 
 def dataset_settings(feature: FeatureConfig) -> dict[str, Any]:

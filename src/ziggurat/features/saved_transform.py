@@ -24,6 +24,7 @@ from ziggurat.features.encoders.encoder import Encoder
 from ziggurat.features.encoders.files import (
     encoder_file_names,
     encoder_files,
+    encoder_settings,
     load_encoder,
     missing_file,
 )
@@ -123,6 +124,20 @@ class SavedTransform:
     def tables(self) -> list[str]:
         """Returns the names of the tables that have an encoder."""
         return list(resolve_tables(self.features))
+
+    def map_bytes(self) -> dict[str, int]:
+        """Returns the bytes of the arrays of each encoder that makes a table smaller; none of the others.
+
+        Raises:
+            DataError: a file is missing or damaged.
+        """
+        found: dict[str, int] = {}
+        for table in self.tables():
+            settings = encoder_settings(self.folder, table, self.files)
+            if "map_bytes" in settings:
+                path = self.folder / encoder_file_names(table)[1]
+                found[table] = path.stat().st_size if path.exists() else 0
+        return found
 
     def check_files(self) -> int:
         """Compares every other file with its checksum, where there is one; returns the bytes of all.

@@ -15,12 +15,15 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.data.encoded.dataset import Dataset, Split
+from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.embeddings.fields import Fields, total_flops
 from ziggurat.features.config import NumericFeature
+from ziggurat.features.encoders.compressed.mapped import MappedEncoder, describe_drift
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.negatives_config import protocol
 from ziggurat.features.numeric.steps import Bucketise
 from ziggurat.features.preparation.leaks import leaks
+from ziggurat.features.saved_transform import SavedTransform
 from ziggurat.features.time_inputs import TimeId
 from ziggurat.features.transform import Transform
 from ziggurat.interactions.block import known_flops
@@ -113,6 +116,9 @@ def _inputs(
         notes.extend(collapsed_tasks(metrics, run.experiment) + perfect_tasks(metrics))
     history = read_metrics_log(run.metrics_path, run.files)
     faults = record_faults(history, run.written_records)
+    for table, encoder in transform.encoders.items():
+        if isinstance(encoder, MappedEncoder) and encoder.drift:
+            notes.append(f"Table {table} continues an earlier map: {describe_drift(encoder.drift)}.")
     notes += [f"The curves are not those of the training: {faults}."] if faults else []
     found = leaks(run.experiment.features, run.experiment.data.labels, statistics.features)
     notes.extend(f"{warning[0].upper()}{warning[1:]}." for warning in found)
@@ -215,6 +221,7 @@ def _feature_row(name: str, statistics: DatasetStatistics) -> FeatureRow:
 
 def _table_rows(run: Run, tables: Sequence[TableSpec], plan: Plan, step: int) -> list[TableRow]:
     states = run.checkpoints.load(step).shapes("table_optimizer") or {}
+    maps = SavedTransform.open(run.folder / ENCODERS).map_bytes()
     state_bytes: dict[str, int] = {}
     for key, shape in states.items():
         table = key.rpartition("/")[0]
@@ -227,6 +234,7 @@ def _table_rows(run: Run, tables: Sequence[TableSpec], plan: Plan, step: int) ->
             table.weight_bytes,
             state_bytes.get(table.name, 0),
             _placement(plan, table),
+            maps.get(table.name, 0),
         )
         for table in tables
     ]

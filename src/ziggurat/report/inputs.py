@@ -84,7 +84,10 @@ class FeatureRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One embedding table with the bytes of its weights and optimizer state; ``placement`` says which ranks held it."""
+    """One embedding table with the bytes of its weights and optimizer state; ``placement`` says which ranks held it.
+
+    ``map_bytes`` are those of the map of an encoder that makes the table smaller.
+    """
 
     name: str
     rows: int
@@ -92,6 +95,7 @@ class TableRow:
     weight_bytes: int
     optimizer_bytes: int = 0
     placement: str = ""
+    map_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

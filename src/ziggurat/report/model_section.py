@@ -63,6 +63,7 @@ def size(inputs: ReportInputs) -> Html | None:
             ]
             parts.append(table(["Part", "Parameters", "FLOP per example"], rows))
     if inputs.tables:
+        mapped = any(row.map_bytes for row in inputs.tables)
         rows = [
             [
                 row.name,
@@ -71,11 +72,20 @@ def size(inputs: ReportInputs) -> Html | None:
                 numbers.count(row.dim),
                 numbers.size(row.weight_bytes),
                 numbers.size(row.optimizer_bytes),
+                *([numbers.size(row.map_bytes) if row.map_bytes else None] if mapped else ()),
             ]
             for row in sorted(inputs.tables, key=lambda row: -row.weight_bytes)
         ]
         placement = ["Placement"] if inputs.rank_bytes else []
-        headers = ["Table", *placement, "Rows", "Dim", "Weights", "Optimizer state"]
+        headers = [
+            "Table",
+            *placement,
+            "Rows",
+            "Dim",
+            "Weights",
+            "Optimizer state",
+            *(["Encoder's map"] if mapped else []),
+        ]
         parts.append(table(headers, rows, text_columns=1 + len(placement)))
     if inputs.rank_bytes:
         parts.append(

@@ -13,6 +13,7 @@ from ziggurat.training.ensemble.ensemble import Ensemble
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import load_experiment
 from ziggurat.training.partitioning.partition import Partitioned, partition_towers
+from ziggurat.training.placement.compression import propose as propose_compression
 from ziggurat.training.placement.planning import compare_planners, plan, train_planner
 from ziggurat.training.prediction.files import Predicted, predict_files
 from ziggurat.training.prediction.predictor import Predictor, predict
@@ -40,6 +41,7 @@ __all__ = [
     "predict_files",
     "prepare",
     "prepared_folder",
+    "propose_compression",
     "train",
     "train_planner",
 ]

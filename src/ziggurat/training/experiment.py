@@ -26,7 +26,7 @@ from ziggurat.core.tables import Pooling
 from ziggurat.core.untrusted import MAX_YAML_BYTES, Damage, parse_yaml, read_bytes
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import Layout, Positions, lay_out
-from ziggurat.features.assemble import encoded_schema
+from ziggurat.features.assemble import encoded_schema, with_several_codes
 from ziggurat.features.config import (
     BagFeature,
     CategoricalFeature,
@@ -106,14 +106,15 @@ class Experiment(Config):
         Raises:
             ConfigError: a value is not possible; the message names the key, the value and the possible values.
         """
-        slices = [feature.name for feature in inputs_of(self.features) if _has_one_id(feature)]
+        several = with_several_codes(inputs_of(self.features))
+        slices = [each.name for each in inputs_of(self.features) if _has_one_id(each) and each.name not in several]
         for name in self.evaluation.slices:
             if name not in slices:
                 close = nearest(name, slices)
                 hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(slices) or 'none'}"
                 raise ConfigError(f"evaluation.slices: {name!r} is no feature with one id a row; {hint}")
         self._check_monitor()
-        resolve_tables(self.features)  # names each input once
+        self._check_several_codes()
         self._check_negative_rate()
         layout = self.layout(encoded_schema(self.features, self.data.targets, defaultdict(lambda: 1)))
         if self.training.warm_start is not None:
@@ -149,6 +150,19 @@ class Experiment(Config):
             monitor = main.pop() if len(main) == 1 and len(tasks) == 1 else "relative_loss"
             object.__setattr__(self, "training", self.training.model_copy(update={"monitor": monitor}))
         return self
+
+    def _check_several_codes(self) -> None:
+        """Checks that values with several rows are looked up where these can be pooled."""
+        for table in resolve_tables(self.features).values():
+            if table.encoder.codes == 1:
+                continue
+            for feature in table.features:
+                if isinstance(feature, SequenceFeature) and not isinstance(feature.pooling, str):
+                    raise ConfigError(
+                        f"features.{feature.name}.pooling: looks up one row a position, but encoder "
+                        f"{table.encoder.title} gives a value up to {table.encoder.codes}",
+                        "set pooling to sum or mean, or choose an encoder with one row a value, such as learned_hash",
+                    )
 
     def _check_negative_rate(self) -> None:
         kinds = [label.kind for label in self.data.labels]
@@ -222,6 +236,10 @@ class Experiment(Config):
             elif isinstance(feature, BagFeature | SequenceFeature):
                 assert isinstance(feature.pooling, str)
                 poolings[feature.name] = feature.pooling
+        tables = resolve_tables(self.features)
+        for name in with_several_codes(inputs_of(self.features)):
+            shared = [poolings.get(other.name) for other in tables[schema.tables[name]].features]
+            poolings[name] = "mean" if "mean" in shared else "sum"
         numbers = (each for each in inputs_of(self.features) if isinstance(each, NumericFeature))
         ranked = {number.name for number in numbers if number.ranked}
         return lay_out(self.embeddings, schema, poolings, self.width, ranked)

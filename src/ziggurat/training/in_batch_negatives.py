@@ -95,9 +95,9 @@ class _Sides:
     def of(cls, features: Sequence[FeatureConfig], negatives: InBatchNegatives, schema: Schema, label: str) -> _Sides:
         described = {negatives.item, *negatives.item_columns}
         names = {feature.name for feature in features if feature.source_column in described}
-        item = _id_feature(features, "item", negatives.item)
+        item = _id_feature(features, "item", negatives.item, schema.categorical)
         return cls(
-            _id_feature(features, "user", negatives.user),
+            _id_feature(features, "user", negatives.user, schema.categorical),
             item,
             schema.rows[schema.tables[item]],
             (label, schema.labels.index(label)),
@@ -107,12 +107,13 @@ class _Sides:
         )
 
 
-def _id_feature(features: Sequence[FeatureConfig], key: str, column: str) -> str:
+def _id_feature(features: Sequence[FeatureConfig], key: str, column: str, single: Sequence[str]) -> str:
     for feature in features:
-        if isinstance(feature, CategoricalFeature) and feature.source_column == column:
+        if isinstance(feature, CategoricalFeature) and feature.source_column == column and feature.name in single:
             return feature.name
     raise ConfigError(
-        f"data.negatives: in_batch negatives need the {key} column {column!r} as a categorical feature",
+        f"data.negatives: in_batch negatives need the {key} column {column!r} as a categorical feature "
+        "with one row a value",
         f"add {{name: {column}, kind: categorical}} to features, or sample by uniform or popularity",
     )
 

@@ -42,6 +42,12 @@ class CategoricalColumn(Config):
     """How an id is written: 0 … cardinality - 1, not ordered by frequency; NAME_17; or 8 hexadecimal digits."""
     missing: float = Field(default=0.0, ge=0, lt=1)
     """Share of empty cells."""
+    kinds: int | None = Field(default=None, ge=1)
+    """Number of kinds of ids: those of a kind have alike effects, which a model could learn together. null: every id
+    has effects of its own."""
+    own: float = Field(default=0.1, ge=0, le=1)
+    """How far the effects of an id are its own rather than those of its kind: the share of their variance, with
+    ``kinds``."""
 
 
 class ManyColumn(Config):

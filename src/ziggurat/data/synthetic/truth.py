@@ -15,7 +15,7 @@ over its ids; those of a number are polynomials of its standardised logarithm. d
 is used because a product of many bounded numbers is not dominated by its rarest rows, as a product of many normals
 would be. The columns of Q are taken in pairs; H is the number of products and likenesses. All terms are functions of
 visible values, so the Bayes figures (AUC and log-loss of the true probabilities) can be reached by a model, but not
-exceeded.
+exceeded. With ``kinds``, e and z of an id are √(1 - own) of its kind's and √own of its own draws.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from ziggurat.core.hashing import hash_integers
 from ziggurat.data.synthetic.config import CategoricalColumn, GeneratorConfig, ManyColumn, NumericColumn
 from ziggurat.data.synthetic.sampling import Floats, Floats32, Integers, Purpose, normals
 
@@ -70,10 +71,21 @@ class Planted:
             return
         slots = 3 if isinstance(column, NumericColumn) else min(column.cardinality, SLOTS) + 1
         draws = normals(slots * (1 + LATENT), self.config.seed, Purpose.EFFECTS, 0, self.columns[column.name])
+        if isinstance(column, CategoricalColumn) and column.kinds is not None:
+            draws = self._of_kinds(column, slots, column.kinds, draws)
         self.effects[column.name] = draws[:slots]
         latent = draws[slots:].reshape(slots, LATENT).copy()
         latent[0] = 0
         self.latents[column.name] = latent
+
+    def _of_kinds(self, column: CategoricalColumn, slots: int, kinds: int, draws: Floats32) -> Floats32:
+        """Returns draws that consist of those of the id's kind, and of its own; kinds have nothing to do with ranks."""
+        size = 1 + LATENT
+        of_kind = normals(kinds * size, self.config.seed, Purpose.EFFECTS, 1, self.columns[column.name])
+        kind = (hash_integers(np.arange(slots), self.config.seed) % np.uint64(kinds)).astype(np.int64)
+        effects, latents = of_kind[:kinds][kind], of_kind[kinds:].reshape(kinds, LATENT)[kind]
+        shared = np.concatenate([effects, latents.ravel()])
+        return (np.sqrt(1 - column.own) * shared + np.sqrt(column.own) * draws).astype(np.float32)
 
     def of_numbers(self, column: NumericColumn, values: Floats) -> Signal:
         """Returns the signal of visible values, which are NaN where missing."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from ziggurat.core.errors import FeatureError, shorten
 from ziggurat.core.outside.failures import called
 from ziggurat.core.untrusted import MAX_DEPTH
-from ziggurat.features.encoders.encoder import Encoder, EncoderSettings, Ids, State, ValueCounts
+from ziggurat.features.encoders.encoder import Encoder, EncoderSettings, Ids, ProxyVectors, State, ValueCounts
 
 MOST_ROWS = 2**62
 RESERVED = ("import", "import_version", "import_ids")
@@ -43,13 +43,21 @@ def encoder_label(table: str, config: EncoderSettings) -> str:
     return f"table {table!r}: encoder {config.title}"
 
 
-def fitted_encoder(config: EncoderSettings, counts: ValueCounts | None, where: str) -> tuple[Encoder, Ids | None]:
+def fitted_encoder(
+    config: EncoderSettings,
+    counts: ValueCounts | None,
+    where: str,
+    proxy: ProxyVectors | None = None,
+    previous: Encoder | None = None,
+) -> tuple[Encoder, Ids | None]:
     """Fits an encoder.
 
     Args:
         config: its config.
         counts: the counts of the values; None if it counts none.
         where: the encoder, for messages.
+        proxy: the vectors of the values, if it asks for a proxy.
+        previous: the encoder that it continues, if it asks for one.
 
     Returns:
         The encoder, and the ids (n,) of the counted values if fitting has found them.
@@ -58,6 +66,12 @@ def fitted_encoder(config: EncoderSettings, counts: ValueCounts | None, where: s
         FeatureError: `fit` returned something else.
         PartFailed: an encoder from outside the package raised an exception of its own.
     """
+    if config.reference is not None and (config.codes != 1 or config.proxy is not None):
+        raise FeatureError(f"{where}: asks for several codes, or for a proxy, which only built-in encoders can", _FIT)
+    if proxy is not None:
+        assert counts is not None
+        found, ids = config.fit_with_proxy(counts, proxy, previous)
+        return checked_encoder(found, where), ids
     fit = functools.partial(_fit, config, counts)
     hint = "" if config.counts_values else _NO_COUNTS
     found, ids = fit() if config.reference is None else called(where, "`fit`", fit, defined=config.fit, hint=hint)
@@ -69,7 +83,7 @@ def _fit(config: EncoderSettings, counts: ValueCounts | None) -> tuple[Encoder, 
 
 
 def encode_values(encoder: Encoder, values: pa.Array, rows: int, config: EncoderSettings, where: str) -> Ids:
-    """Returns the ids (n,) that an encoder gives to values (n,).
+    """Returns the ids that an encoder gives to values (n,): (n,), or (n, codes) if a value can have several.
 
     Args:
         encoder: the encoder.
@@ -79,14 +93,14 @@ def encode_values(encoder: Encoder, values: pa.Array, rows: int, config: Encoder
         where: the encoder, for messages.
 
     Raises:
-        FeatureError: they are not whole numbers (n,) in ``[0, rows)``.
+        FeatureError: they are not whole numbers in ``[0, rows)``.
         PartFailed: an encoder from outside the package raised an exception of its own.
     """
     transform = functools.partial(encoder.transform, values)
     if config.reference is None:
-        return checked_ids(transform(), values, rows, where)
+        return checked_ids(transform(), values, rows, where, config.codes)
     defined = getattr(type(encoder), "transform", None)
-    return checked_ids(called(where, "`transform`", transform, defined=defined), values, rows, where)
+    return checked_ids(called(where, "`transform`", transform, defined=defined), values, rows, where, 1)
 
 
 def checked_encoder(found: Any, where: str, source: str = "fit") -> Encoder:
@@ -139,7 +153,7 @@ def checked_unknown_rows(encoder: Encoder, rows: int, where: str) -> range:
     return unknown
 
 
-def checked_ids(ids: Any, values: pa.Array, rows: int, where: str) -> Ids:
+def checked_ids(ids: Any, values: pa.Array, rows: int, where: str, codes: int | None = None) -> Ids:
     """Returns, as int64, the ids that an encoder gave to ``values``.
 
     Args:
@@ -147,9 +161,10 @@ def checked_ids(ids: Any, values: pa.Array, rows: int, where: str) -> Ids:
         values: the values (n,) that it was given.
         rows: the encoder's number of rows.
         where: the encoder, for messages.
+        codes: the most ids of a value: above 1, ids are (n, codes) with -1 for none; None: either.
 
     Raises:
-        FeatureError: they are not whole numbers (n,) in ``[0, rows)``.
+        FeatureError: they are not whole numbers in ``[0, rows)``, one or more for each value.
     """
     expected = f"expected a numpy array of {len(values):,} whole numbers, one for each value"
     if not isinstance(ids, np.ndarray):
@@ -159,10 +174,13 @@ def checked_ids(ids: Any, values: pa.Array, rows: int, where: str) -> Ids:
     found = cast("np.ndarray[Any, np.dtype[Any]]", ids)
     if found.dtype.kind not in "iu":
         raise FeatureError(f"{where}: `transform` returned numbers of dtype {found.dtype}; {expected}", _EACH_ONE_ID)
-    if found.shape != (len(values),):
+    single = found.ndim == 1 if codes is None else codes == 1
+    if found.shape != ((len(values),) if single else (len(values), found.shape[-1] if codes is None else codes)):
         raise FeatureError(f"{where}: `transform` returned an array of shape {found.shape}; {expected}", _EACH_ONE_ID)
-    if len(found) and (found.min() < 0 or found.max() >= rows):
-        position = int(np.flatnonzero((found < 0) | (found >= rows))[0])
+    lowest = found.min(initial=0) if single else found.max(axis=1, initial=-1).min(initial=0)
+    if lowest < 0 or found.max(initial=0) >= rows or found.min(initial=0) < -1:
+        wrong = (found < 0) | (found >= rows)
+        position = int(np.flatnonzero(wrong if single else wrong.any(axis=1))[0])
         value = shorten(values[position].as_py())
         raise FeatureError(
             f"{where}: `transform` gives the value {value} the id {found[position]}; allowed are 0 to {rows - 1:,} "

@@ -29,6 +29,7 @@ from ziggurat.features.encoders.round_trip import (
     first_difference,
     ids_of_any,
     made_up_values,
+    made_up_vectors,
 )
 
 _Fit = tuple[Encoder, int, Ids]
@@ -115,9 +116,10 @@ def _check_version(config: EncoderSettings, where: str) -> None:
 def _fit(config: EncoderSettings, values: pa.Array, counts: npt.NDArray[np.int64], where: str) -> _Fit:
     """Fits the encoder as preparation does; returns it with its rows and the ids of the values."""
     given = ValueCounts(values, counts) if config.counts_values else None
-    encoder, found = fitted_encoder(config, given, where)
+    proxy = None if config.proxy is None else made_up_vectors(values, config.proxy.dim)
+    encoder, found = fitted_encoder(config, given, where, proxy)
     rows = checked_rows(encoder, where)
-    ids = ids_of_any(encoder, values, rows, where)
+    ids = ids_of_any(encoder, values, rows, where, config.codes)
     if found is not None and (position := first_difference(checked_ids(found, values, rows, where), ids)) is not None:
         raise FeatureError(
             f"{where}: `fit_with_ids` gives the value {shorten(values[position].as_py())} the id {found[position]}, "
@@ -169,7 +171,7 @@ def _check_alone(encoder: Encoder, values: pa.Array, ids: Ids, rows: int, where:
     ids_of_any(encoder, values.slice(0, 0), rows, where)
     for position in range(0, len(values), max(1, len(values) // _ALONE)):
         alone = ids_of_any(encoder, values.slice(position, 1), rows, where)[0]
-        if alone != ids[position]:
+        if not np.array_equal(alone, ids[position]):
             raise FeatureError(
                 f"{where}: `transform` gives the value {shorten(values[position].as_py())} the id {ids[position]} "
                 f"among others and {alone} alone",
@@ -180,8 +182,10 @@ def _check_alone(encoder: Encoder, values: pa.Array, ids: Ids, rows: int, where:
 def _check_unknown(encoder: Encoder, values: pa.Array, ids: Ids, rows: int, where: str) -> None:
     """Checks that values that did not occur have ids in ``unknown_rows``, unless that is empty."""
     unknown_rows = checked_unknown_rows(encoder, rows, where)
+    if not unknown_rows:
+        return
     outside = np.flatnonzero((ids < unknown_rows.start) | (ids >= unknown_rows.stop))
-    if unknown_rows and len(outside):
+    if len(outside):
         raise FeatureError(
             f"{where}: the value {shorten(values[int(outside[0])].as_py())} did not occur; its id {ids[outside[0]]} is "
             f"not in `unknown_rows`, {unknown_rows}",

@@ -41,6 +41,33 @@ class ValueCounts:
         assert self.values.null_count == 0
 
 
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """The proxy model that an encoder asks for.
+
+    Attributes:
+        dim: numbers of a value's vector.
+        seed: seed of its initial weights and of the order of rows.
+        passes: the most passes over the training rows.
+    """
+
+    dim: int
+    seed: int
+    passes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyVectors:
+    """What a proxy model learned of a table's values.
+
+    Attributes:
+        vectors_ND: float32 (n, dim + 1), in the order of the counted values: the squared distance of two of them is
+            how much the logit of an average row changes, squared, if one value takes the place of the other.
+    """
+
+    vectors_ND: npt.NDArray[np.float32]
+
+
 class Encoder(Protocol):
     """Maps the values of one embedding table's features to its rows.
 
@@ -60,6 +87,9 @@ class Encoder(Protocol):
 
     def transform(self, values: pa.Array) -> Ids:
         """Returns the ids of int64 or string values without nulls, shape (n,) -> (n,).
+
+        An encoder whose config says that a value has several ``codes`` returns (n, codes), -1 for a code that a value
+        does not have; each value has one or more. The rows of all codes are pooled.
 
         The id depends on the value alone, and is the same in every process. Every value of the type has one, whether it
         occurred when the encoder was fitted or not.
@@ -99,6 +129,21 @@ class EncoderSettings(PartConfig):
     counts_values: ClassVar[bool] = True
 
     @property
+    def codes(self) -> int:
+        """The most rows that a value looks up; above 1, a feature with one id a row is looked up as a bag."""
+        return 1
+
+    @property
+    def proxy(self) -> ProxySettings | None:
+        """The proxy model that :meth:`fit_with_proxy` needs; None: the encoder is fitted by :meth:`fit`."""
+        return None
+
+    @property
+    def kept_from(self) -> str | None:
+        """The folder of a run or a dataset whose encoder of the same table :meth:`fit_with_proxy` continues."""
+        return None
+
+    @property
     def valid_ids(self) -> range | None:
         """The integers allowed as raw values; rows with other values are rejected. None: all values are allowed."""
         return None
@@ -122,6 +167,19 @@ class EncoderSettings(PartConfig):
     def fit_with_ids(self, counts: ValueCounts) -> tuple[Encoder, Ids | None]:
         """Returns the fitted encoder, with the ids (n,) of ``counts.values`` if fitting finds them anyway."""
         return self.fit(counts), None
+
+    def fit_with_proxy(
+        self, counts: ValueCounts, proxy: ProxyVectors, previous: Encoder | None = None
+    ) -> tuple[Encoder, Ids | None]:
+        """Returns the encoder fitted with what a proxy learned, and the ids of ``counts.values`` if it finds them.
+
+        Args:
+            counts: how often each value occurs.
+            proxy: the vectors of these values.
+            previous: the encoder of :attr:`kept_from`, whose rows values keep where that is right still.
+        """
+        del counts, proxy, previous
+        raise NotImplementedError(f"{self.title} asks for a proxy, but is not fitted with one")
 
     @classmethod
     @abstractmethod

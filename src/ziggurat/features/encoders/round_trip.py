@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from ziggurat.core.errors import FeatureError, ZigguratError, shorten
+from ziggurat.core.hashing import hash_array, to_unit_interval
 from ziggurat.core.outside.failures import described, own_lines
 from ziggurat.features.encoders.checks import checked_encoder, checked_ids, checked_rows, checked_unknown_rows
-from ziggurat.features.encoders.encoder import Encoder, EncoderSettings, Ids
+from ziggurat.features.encoders.encoder import Encoder, EncoderSettings, Ids, ProxyVectors
 
 MOST_SAMPLED = 2**16
 """The most values of a table that are compared."""
@@ -57,7 +58,7 @@ class RoundTripSample:
 
     def ids(self) -> Ids:
         """Returns their ids."""
-        return np.concatenate([np.empty(0, np.int64), *self._ids])
+        return np.concatenate(self._ids) if self._ids else np.empty(0, np.int64)
 
 
 def made_up_values(known: pa.Array, config: EncoderSettings) -> pa.Array:
@@ -74,6 +75,12 @@ def made_up_values(known: pa.Array, config: EncoderSettings) -> pa.Array:
     lowest, highest = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     beyond = [*range(lowest - 64, lowest), *range(highest + 1, highest + 65), 0, -1, 2 * highest + 1, 10 * highest + 7]
     return pa.array([number for number in beyond if _INT64.min <= number <= _INT64.max], known.type)
+
+
+def made_up_vectors(values: pa.Array, dim: int) -> ProxyVectors:
+    """Returns vectors in place of those of a proxy, which depend on the values alone."""
+    columns = [to_unit_interval(hash_array(values, seed)) for seed in range(dim + 1)]
+    return ProxyVectors(np.stack(columns, axis=1).astype(np.float32))
 
 
 def spread(values: pa.Array, most: int) -> pa.Array:
@@ -139,7 +146,7 @@ def _check_order(encoder: Encoder, values: pa.Array, ids: Ids, rows: int, where:
         )
 
 
-def ids_of_any(encoder: Encoder, values: pa.Array, rows: int, where: str) -> Ids:
+def ids_of_any(encoder: Encoder, values: pa.Array, rows: int, where: str, codes: int | None = None) -> Ids:
     """Returns the ids of values, which the encoder may not have met.
 
     Raises:
@@ -150,7 +157,7 @@ def ids_of_any(encoder: Encoder, values: pa.Array, rows: int, where: str) -> Ids
     except Exception as error:
         value = shorten(_refused(encoder, values).as_py()) if len(values) else "no values"
         raise FeatureError(f"{where}: `transform` fails for {value}: {describe(error)}", _ANY_VALUE) from error
-    return checked_ids(ids, values, rows, where)
+    return checked_ids(ids, values, rows, where, codes)
 
 
 def describe(error: BaseException) -> str:
@@ -161,7 +168,11 @@ def describe(error: BaseException) -> str:
 
 def first_difference(before: Ids | Sequence[int], after: Ids | Sequence[int]) -> int | None:
     """Returns the position of the first difference; None if there is none."""
-    differing = np.flatnonzero(np.asarray(before) != np.asarray(after))
+    first, second = np.asarray(before), np.asarray(after)
+    if first.shape != second.shape:
+        return 0
+    unequal = first != second
+    differing = np.flatnonzero(unequal if unequal.ndim == 1 else unequal.any(axis=1))
     return int(differing[0]) if len(differing) else None
 
 

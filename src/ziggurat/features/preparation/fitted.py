@@ -16,6 +16,8 @@ from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.config import CategoricalFeature
+from ziggurat.features.encoders.compressed.mapped import describe_drift
+from ziggurat.features.encoders.encoder import ProxySettings
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation.cluster import Cluster, check_visible
@@ -28,6 +30,8 @@ from ziggurat.features.preparation.numeric_fitting import (
 )
 from ziggurat.features.preparation.own_ids import count_own_ids
 from ziggurat.features.preparation.parts import IdFile, StagedParts
+from ziggurat.features.preparation.proxy.learned import Learned
+from ziggurat.features.preparation.proxy.training import train_proxies
 from ziggurat.features.preparation.table_fitting import FittedTable, fit_table
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
@@ -74,11 +78,12 @@ def fit(
     shutil.rmtree(encoders, ignore_errors=True)
     with explained_writes(encoders):
         encoders.mkdir(parents=True, exist_ok=True)
+    proxies = train_proxies(plan, parts, assignments, staging, progress)
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
     id_files: dict[str, dict[str, Path]] = {name: {} for name in plan.tables}
     for number, (column, table) in enumerate(sorted(columns)):
         id_files[table][column] = staging / f"ids.{number:05d}.arrow"
-    work = _Work(plan, parts, assignments, id_files, encoders, on_cluster=cluster is not None)
+    work = _Work(plan, parts, assignments, id_files, encoders, proxies, on_cluster=cluster is not None)
     tables: list[FittedTable] = []
     numbers: list[FittedNumbers] = []
     progress.start("fit", len(plan.tables), "tables")
@@ -93,6 +98,9 @@ def fit(
     checksum = save_transform(encoders, plan.configured, plan.targets, fitted_numbers.chains, labels)
     progress.finish(f"{len(plan.features)} features")
     _report_implicit_fills(fitted_numbers, progress)
+    for each in tables:
+        if each.drift:
+            progress.note(f"table {each.table.name!r}: {describe_drift(each.drift)}")
     written = {(column, each.table.name): file for each in tables for column, file in each.id_files.items()}
     statistics = _statistics(plan, assignments, rates, tables, fitted_numbers)
     return Fitted(fitted_numbers.chains, written, labels, statistics, checksum)
@@ -107,13 +115,21 @@ class _Work:
     assignments: Sequence[Assignment]
     id_files: Mapping[str, Mapping[str, Path]]
     encoders: Path
+    proxies: Mapping[ProxySettings, Learned]
     on_cluster: bool
 
     def table(self, name: str) -> FittedTable:
         encoding = self.plan.tables[name]
         labels = self.binary_labels
+        asked = encoding.encoder.proxy
         fitted = fit_table(
-            encoding, self.parts, self.assignments, self.id_files[name], self.encoders, in_use=self.on_cluster
+            encoding,
+            self.parts,
+            self.assignments,
+            self.id_files[name],
+            self.encoders,
+            in_use=self.on_cluster,
+            proxy=None if asked is None else self.proxies[asked],
         )
         for feature, own_ids in count_own_ids(encoding, labels, self.parts, self.assignments).items():
             fitted.features[feature] = replace(fitted.features[feature], own_ids=own_ids)

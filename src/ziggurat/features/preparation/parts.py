@@ -110,10 +110,12 @@ class IdFile:
     Attributes:
         path: the file that an :class:`IdWriter` wrote.
         checksums: the checksum of each part's ids.
+        codes: the most ids of a value.
     """
 
     path: Path
     checksums: tuple[str, ...]
+    codes: int = 1
 
     def read(self, part: int) -> npt.NDArray[np.int32 | np.int64]:
         """Reads the ids of one part.
@@ -131,7 +133,7 @@ class IdFile:
             raise STAGE_AGAIN.of(self.path, "is missing") from None
         if _ids_checksum(ids) != self.checksums[part]:
             raise STAGE_AGAIN.of(where, "is damaged: its content differs from its checksum")
-        return ids
+        return ids if self.codes == 1 else ids.reshape(-1, self.codes)
 
 
 class IdWriter:
@@ -146,9 +148,12 @@ class IdWriter:
         self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
         self._writer: pa.RecordBatchFileWriter | None = None
         self._checksums: list[str] = []
+        self._codes = 1
 
     def append(self, ids: npt.NDArray[np.int32 | np.int64]) -> None:
-        """Writes the ids of the next part; all parts must have the same dtype."""
+        """Writes the ids of the next part, (n,) or (n, codes); all parts must have the same dtype."""
+        self._codes = 1 if ids.ndim == 1 else ids.shape[1]
+        ids = ids.ravel()
         batch = pa.record_batch({"ids": pa.array(ids)})
         with explained_writes(self._path):
             if self._writer is None:
@@ -161,7 +166,7 @@ class IdWriter:
             with explained_writes(self._path):
                 self._writer.close()
                 self._temporary.replace(self._path)
-        return IdFile(self._path, tuple(self._checksums))
+        return IdFile(self._path, tuple(self._checksums), self._codes)
 
 
 def part_path(folder: Path, number: int) -> Path:

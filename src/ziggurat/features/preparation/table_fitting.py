@@ -7,14 +7,15 @@ once, and the values of every part are mapped to ids. The last pass then needs n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ziggurat.core.schema import ValueType
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.hashing import hash_array
 from ziggurat.core.statistics import FeatureStatistics, TableStatistics
 from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.assemble import ids_by_code, truncate
@@ -28,10 +29,14 @@ from ziggurat.features.encoders.checks import (
     encoder_label,
     fitted_encoder,
 )
-from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
+from ziggurat.features.encoders.compressed.mapped import MappedEncoder
+from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ProxyVectors, ValueCounts
 from ziggurat.features.encoders.files import save_checked
 from ziggurat.features.encoders.round_trip import RoundTripSample
+from ziggurat.features.preparation.distinct_values import merge_values, value_kind
 from ziggurat.features.preparation.parts import IdFile, IdWriter, StagedParts
+from ziggurat.features.preparation.proxy.learned import Learned, values_digest
+from ziggurat.features.saved_transform import SavedTransform
 from ziggurat.features.tables import TableEncoding
 
 PartCounts = npt.NDArray[np.int32]
@@ -46,11 +51,13 @@ class FittedTable:
         table: statistics of the table.
         features: statistics of its features.
         id_files: for each raw column of these, the file of the ids of its values.
+        drift: of a table whose encoder continues an earlier one, what changed.
     """
 
     table: TableStatistics
     features: dict[str, FeatureStatistics]
     id_files: dict[str, IdFile]
+    drift: dict[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ class _Pooling:
         longest: largest number of ids in a training row.
         held_out: ids in the rows of other splits.
         unknown: ids of these that did not occur in training.
+        codes: the most ids of a value.
     """
 
     rows: int = 0
@@ -84,10 +92,19 @@ class _Pooling:
     longest: int = 0
     held_out: int = 0
     unknown: int = 0
+    codes: int = 1
 
     def add_held_out(self, chunk: _Chunk, ids: Ids, unknown_rows: range) -> None:
         self.held_out += int(chunk.held_out.sum())
-        self.unknown += int(chunk.held_out[(ids >= unknown_rows.start) & (ids < unknown_rows.stop)].sum())
+        if len(unknown_rows):
+            unknown = (ids >= unknown_rows.start) & (ids < unknown_rows.stop)
+            self.unknown += int(chunk.held_out[unknown if ids.ndim == 1 else unknown.any(axis=1)].sum())
+
+    def spread_over_codes(self, chunk: _Chunk, ids: Ids) -> None:
+        """Counts the further rows of values that look up several."""
+        codes = (ids >= 0).sum(axis=1)
+        self.lookups += int(((codes - 1) * chunk.training).sum())
+        self.codes = max(self.codes, ids.shape[1])
 
     def statistics(self, feature: IdFeature) -> FeatureStatistics:
         return FeatureStatistics(
@@ -97,7 +114,7 @@ class _Pooling:
             coverage=self.covered / self.rows,
             missing_share=self.missing / self.rows,
             mean_pooling=self.lookups / self.covered if self.covered else 0.0,
-            max_pooling=self.longest,
+            max_pooling=self.longest * self.codes,
             unknown_share=self.unknown / self.held_out if self.held_out else 0.0,
         )
 
@@ -110,6 +127,7 @@ def fit_table(
     encoders: Path,
     *,
     in_use: bool,
+    proxy: Learned | None = None,
 ) -> FittedTable:
     """Fits a table's encoder, saves it, and writes the ids of every part's values.
 
@@ -120,6 +138,7 @@ def fit_table(
         id_files: for each raw column, the file to write with :class:`~ziggurat.features.preparation.parts.IdWriter`.
         encoders: folder to save the encoder in.
         in_use: whether other processes write to that folder too; if not, the caller ends with ``sync_folder``.
+        proxy: what the proxy learned that the encoder asks for.
 
     Raises:
         FeatureError: the encoder gives no usable ids, or its saved state does not restore it.
@@ -138,7 +157,7 @@ def fit_table(
             chunks.append(_Chunk(feature, values, training[:-1], held_out[:-1]))
             _count_pooling(poolings[feature.name], feature, codes, assignment == TRAIN, len(values))
     where = encoder_label(encoding.name, encoding.encoder)
-    encoder, ids = _encode(encoding, chunks, where)
+    encoder, ids = _encode(encoding, chunks, where, proxy)
     rows = checked_rows(encoder, where)
     unknown_rows = checked_unknown_rows(encoder, rows, where)
     accesses = np.zeros(rows, np.int64)
@@ -149,7 +168,9 @@ def fit_table(
     sample = RoundTripSample(sum(len(chunk.values) for chunk in chunks))
     for chunk, chunk_ids in zip(chunks, ids, strict=True):
         sample.add(chunk.values, chunk_ids)
-        np.add.at(accesses, chunk_ids, chunk.training.astype(np.int64))
+        _count_accesses(accesses, chunk_ids, chunk.training)
+        if chunk_ids.ndim == 2:
+            poolings[chunk.feature.name].spread_over_codes(chunk, chunk_ids)
         poolings[chunk.feature.name].add_held_out(chunk, chunk_ids, unknown_rows)
         column = chunk.feature.source_column
         if owners[column] is chunk.feature:
@@ -157,9 +178,18 @@ def fit_table(
     written = {column: writer.close() for column, writer in writers.items()}
     statistics = {feature.name: poolings[feature.name].statistics(feature) for feature in encoding.features}
     del chunks, ids  # so that the restored encoder adds nothing to the most memory in use
-    known = sample.values(_value_kind(encoding.type))
+    known = sample.values(value_kind(encoding.type))
     save_checked(encoders, encoding.name, encoding.encoder, encoder, known, sample.ids(), in_use=in_use)
-    return FittedTable(TableStatistics(encoding.name, rows, accesses), statistics, written)
+    drift = encoder.drift if isinstance(encoder, MappedEncoder) else {}
+    return FittedTable(TableStatistics(encoding.name, rows, accesses), statistics, written, drift)
+
+
+def _count_accesses(accesses: npt.NDArray[np.int64], ids: Ids, counts: PartCounts) -> None:
+    if ids.ndim == 1:
+        np.add.at(accesses, ids, counts.astype(np.int64))
+    else:
+        present = ids >= 0
+        np.add.at(accesses, ids[present], np.repeat(counts.astype(np.int64), present.sum(axis=1)))
 
 
 def _count(codes: Codes, assignment: Assignment, values: int) -> tuple[PartCounts, PartCounts]:
@@ -193,7 +223,9 @@ def _count_pooling(
     pooling.missing += missing
 
 
-def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk], where: str) -> tuple[Encoder, Iterator[Ids]]:
+def _encode(
+    encoding: TableEncoding, chunks: Sequence[_Chunk], where: str, proxy: Learned | None
+) -> tuple[Encoder, Iterator[Ids]]:
     """Returns the fitted encoder, and an iterator over the ids of each chunk's values."""
     config = encoding.encoder
     if not config.counts_values:
@@ -204,7 +236,11 @@ def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk], where: str) -> tu
     counts = np.zeros(len(merged), np.int64)
     for chunk, chunk_codes in zip(chunks, codes, strict=True):
         counts[chunk_codes] += chunk.training  # the values of a chunk are distinct
-    encoder, found = fitted_encoder(config, ValueCounts(merged, counts), where)
+    vectors = previous = None
+    if proxy is not None:
+        vectors = ProxyVectors(proxy.vectors(encoding.name, values_digest(hash_array(merged))))
+        previous = _previous(encoding)
+    encoder, found = fitted_encoder(config, ValueCounts(merged, counts), where, vectors, previous)
     rows = checked_rows(encoder, where)
     ids = (
         encode_values(encoder, merged, rows, config, where)
@@ -214,21 +250,18 @@ def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk], where: str) -> tu
     return encoder, (ids[chunk_codes] for chunk_codes in codes)
 
 
-def _value_kind(value_type: ValueType) -> pa.DataType:
-    return pa.int64() if value_type is ValueType.INTEGER else pa.string()
+def _previous(encoding: TableEncoding) -> Encoder | None:
+    """Returns the encoder of the same table that this one continues.
 
-
-def merge_values(arrays: Sequence[pa.Array], value_type: ValueType) -> tuple[pa.Array, list[npt.NDArray[np.int32]]]:
-    """Returns the distinct values of all arrays, and for each array the positions of its values among them."""
-    kind = _value_kind(value_type)
-    encoded = iter(pa.chunked_array(arrays, kind).dictionary_encode().chunks)  # arrow leaves empty chunks out
-    merged = pa.array([], kind)
-    positions: list[npt.NDArray[np.int32]] = []
-    for array in arrays:
-        if len(array):
-            chunk = next(encoded)
-            merged = chunk.dictionary  # the same for all
-            positions.append(chunk.indices.to_numpy())
-        else:
-            positions.append(np.empty(0, np.int32))
-    return merged, positions
+    Raises:
+        DataError: its folder has none, or a damaged one.
+    """
+    if encoding.encoder.kept_from is None:
+        return None
+    saved = SavedTransform.open(Path(encoding.encoder.kept_from) / "encoders")
+    if encoding.name not in saved.tables():
+        raise ConfigError(
+            f"table {encoding.name!r}: keep: {saved.folder} has no encoder of this table",
+            f"it has {', '.join(saved.tables())}; name the run or prepared data of an earlier fit of the same config",
+        )
+    return saved.encoder(encoding.name)

@@ -12,6 +12,8 @@ from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import check_batch_size
+from ziggurat.data.encoded.manifest import ENCODERS
+from ziggurat.features.saved_transform import SavedTransform
 from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
@@ -66,6 +68,13 @@ def plan(
         chosen = transforms(experiment.parallel, topology.hosts)
         note = traffic_note(experiment.towers, layout, experiment.training.batch_size, topology, transforms=chosen)
         added += [] if note is None else [note]
+    maps = SavedTransform.open(folder / ENCODERS).map_bytes()
+    if maps:
+        listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in maps.items())
+        added.append(
+            f"maps of encoders, beside the tables, wherever raw rows are encoded: {format_bytes(sum(maps.values()))} "
+            f"({listed})"
+        )
     return replace(estimate, plan=plan, notes=(*estimate.notes, *added))
 
 

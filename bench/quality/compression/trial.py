@@ -1,0 +1,75 @@
+"""Prepares data with an encoder and trains on it: `python -m bench.quality.compression.trial SPEC.json OUT.json`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ziggurat.core.config import parse_config
+from ziggurat.core.files import write_json
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.manifest import ENCODERS
+from ziggurat.features.encoders.files import encoder_file_names
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+
+
+def run(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
+    """Trains ``spec["experiment"]`` and counts the bytes of ``spec["tables"]``: name -> whether its map counts.
+
+    Returns:
+        The figures of validation and test rows, the bytes of weights and maps, and the seconds of both steps.
+    """
+    experiment = parse_config(Experiment, spec["experiment"])
+    started = time.perf_counter()
+    dataset = api.prepare(experiment, scratch / "data")
+    prepared = time.perf_counter()
+    outcome = api.train(experiment, scratch / "run", prepared=dataset.folder)
+    trained = time.perf_counter()
+    assert outcome.results is not None
+    layout = experiment.layout(dataset.schema)
+    sizes = {table.name: table.weight_bytes for table in layout.tables}
+    maps = {name: _map_bytes(dataset, name) for name, counted in spec["tables"].items() if counted}
+    label = experiment.data.labels[0].name
+    figures = outcome.results["figures"]
+    return {
+        **{split: _of(figures[split], label) for split in ("validation", "test")},
+        "weights": sum(sizes[name] for name in spec["tables"]),
+        "maps": sum(maps.values()),
+        "prepare_s": prepared - started,
+        "train_s": trained - prepared,
+        "steps": outcome.step,
+    }
+
+
+def known_values(dataset: Dataset, table: str) -> int:
+    """Returns how many rows of a table of a vocabulary are used in training."""
+    return int(np.count_nonzero(dataset.statistics().tables[table].accesses))
+
+
+def _of(figures: dict[str, Any], label: str) -> dict[str, float]:
+    found = figures.get(label, figures)
+    return {name: float(found[name]) for name in ("ne", "auc", "log_loss")}
+
+
+def _map_bytes(dataset: Dataset, table: str) -> int:
+    """Returns the bytes of the arrays of an encoder, without the header of their file."""
+    path = dataset.folder / ENCODERS / encoder_file_names(table)[0]
+    return int(json.loads(path.read_text(encoding="utf-8")).get("map_bytes", 0))
+
+
+def main(spec: str, out: str) -> None:
+    """Runs a trial from the command line."""
+    with tempfile.TemporaryDirectory(prefix="compressed-") as scratch:
+        outcome = run(json.loads(Path(spec).read_text(encoding="utf-8")), Path(scratch))
+    write_json(Path(out), outcome)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

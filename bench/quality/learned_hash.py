@@ -1,0 +1,266 @@
+"""Whether tables whose alike values share rows predict better than tables compressed otherwise to as many bytes.
+
+On each log the largest tables are made 2, 5, 10 and 50 times smaller, weights and maps together, by each encoder, and
+the same model is trained with the same settings and seeds. The seed is that of the training, the hash, the proxy and
+the clusters, so that the spread over seeds is that of all of them.
+
+MovieLens-100K and Census-Income come from the package index; Frappe and the Amazon logs are read from the folder given
+with ``--data``, where they are there. The generated log has 10^7 ids of 500 planted kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from bench import provenance
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.quality.board import ROOT
+from bench.quality.compression.build import measure
+from bench.quality.compression.contestants import (
+    CONTESTANTS,
+    FULL,
+    MIXED,
+    Budget,
+    with_encoders,
+    with_mixed_dimensions,
+)
+from bench.quality.compression.logs import DIM, RATIOS, Log, logs
+from bench.quality.compression.trial import known_values, run
+from bench.resumable_cases import ResumableCases
+from ziggurat.core.config import parse_config
+from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+
+BUILT, QUICK_BUILT = 10_000_000, 20_000
+QUICK = ("hash", "learned_hash")
+OURS = tuple(each.name for each in CONTESTANTS if each.ours)
+_HEADER = ("log", "ratio", "encoder", "test NE", "95 %", "test AUC", "95 %", "bytes", "of them map", "prepared in")
+DEPENDS_ON = (
+    "bench/quality/learned_hash.py",
+    "bench/quality/compression",
+    "src/ziggurat/features/encoders/compressed",
+    "src/ziggurat/features/preparation/proxy",
+    "src/ziggurat/data/synthetic",
+)
+
+Outcomes = dict[tuple[str, int, int], dict[str, Any]]
+"""(contestant, ratio, seed) -> outcome; the full table has ratio 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A training: whose it is, and what :func:`bench.quality.compression.trial.run` gets."""
+
+    log: str
+    contestant: str
+    ratio: int
+    seed: int
+    spec: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.contestant, self.ratio, self.seed
+
+    @property
+    def name(self) -> str:
+        return f"{self.log} {self.contestant} {self.ratio}x seed {self.seed}"
+
+
+def _run(context: Context) -> Result:
+    figures: list[Figure] = []
+    rows: list[tuple[str, ...]] = []
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="learned-hash-") as scratch:
+        stored = Path(scratch) if context.quick else context.cache / "learned_hash"
+        stored.mkdir(parents=True, exist_ok=True)
+        cases = ResumableCases(stored / "cases.jsonl", provenance.digest(ROOT, DEPENDS_ON))
+        chosen = logs(context)
+        for log in chosen:
+            outcomes = _outcomes(log, context, cases)
+            figures += _figures(log, outcomes)
+            rows += _rows(log, outcomes)
+        figures += _build(context)
+    missing = [] if context.quick else sorted({"frappe", "amazon_beauty", "amazon_toys"} - {log.name for log in chosen})
+    notes = [
+        f"test NE and AUC, mean over seeds; intervals are 95 % of Student's t. Tables of {DIM} numbers in float32; "
+        "bytes are those of weights and maps of the tables that are made smaller.",
+        "lead: NE of the best other encoder, by its mean on test rows, less that of the better of ours, which is "
+        "chosen by its mean on validation rows; lead_apart: 1 if the intervals of the two do not overlap. "
+        "cce has our proxy, coordinates and weights, which are not its authors'; lead_without_cce leaves it out.",
+        *([f"not measured, as --data does not hold them: {', '.join(missing)}"] if missing else []),
+    ]
+    seeds = max(len(log.seeds) for log in chosen)
+    return Result(tuple(figures), 0, seeds, tuple(notes), cases=(_HEADER, *rows))
+
+
+def _outcomes(log: Log, context: Context, cases: ResumableCases) -> Outcomes:
+    values = log.values(context)
+    folder = context.cache / "learned_hash"
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="full-") as scratch:
+        dataset = api.prepare(parse_config(Experiment, values), Path(scratch) / "data")
+        known = {table: known_values(dataset, table) for table in log.tables}
+    wanted = list(_cases(log, values, known, quick=context.quick))
+    outcomes: Outcomes = {}
+
+    def one(case: _Case) -> tuple[_Case, dict[str, Any]]:
+        measured = cases.get(case.name, lambda: _trial(case, folder, quick=context.quick))
+        context.say(f"{case.name}: ne {measured['test']['ne']:.4f}, {measured['weights'] + measured['maps']:,} bytes")
+        return case, measured
+
+    with ThreadPoolExecutor(1 if context.quick else len(os.sched_getaffinity(0))) as pool:
+        for case, measured in pool.map(one, wanted):
+            outcomes[case.key] = measured
+    return outcomes
+
+
+def _cases(log: Log, values: Mapping[str, Any], known: Mapping[str, int], *, quick: bool) -> Iterable[_Case]:
+    for seed in log.seeds:
+        seeded = {**values, "training": {**values["training"], "seed": seed}}
+        full = {"experiment": seeded, "tables": dict.fromkeys(log.tables, False)}
+        yield _Case(log.name, FULL, 1, seed, full)
+        for ratio in log.ratios:
+            budgets = {table: Budget(count, DIM, 4 * DIM * count / ratio, seed) for table, count in known.items()}
+            for contestant in CONTESTANTS:
+                if quick and contestant.name not in QUICK:
+                    continue
+                sections = {table: contestant.section(budget) for table, budget in budgets.items()}
+                spec = {"experiment": with_encoders(seeded, sections), "tables": dict.fromkeys(log.tables, True)}
+                yield _Case(log.name, contestant.name, ratio, seed, spec)
+            if quick:
+                continue
+            mixed = {f"{table} {band}": True for table in log.tables for band in ("hot", "rare")}
+            spec = {"experiment": with_mixed_dimensions(seeded, budgets), "tables": mixed}
+            yield _Case(log.name, MIXED, ratio, seed, spec)
+
+
+def _trial(case: _Case, folder: Path, *, quick: bool) -> dict[str, Any]:
+    """Runs a training in a process of its own; of a smoke run in this one."""
+    with tempfile.TemporaryDirectory(dir=folder if folder.is_dir() else None, prefix="trial-") as scratch:
+        if quick:
+            return run(case.spec, Path(scratch))
+        given, out = Path(scratch) / "spec.json", Path(scratch) / "out.json"
+        given.write_text(json.dumps(case.spec), encoding="utf-8")
+        command = [sys.executable, "-m", "bench.quality.compression.trial", str(given), str(out)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            tail = "\n".join(ended.stderr.splitlines()[-15:])
+            raise EnvironmentMismatch(f"{case.name}: ended with status {ended.returncode}:\n{tail}", "see above")
+        return json.loads(out.read_text(encoding="utf-8"))
+
+
+def _figures(log: Log, outcomes: Outcomes) -> list[Figure]:
+    figures: list[Figure] = []
+    for ratio in (1, *log.ratios):
+        names = _names(outcomes, ratio)
+        for name in names:
+            for figure in ("ne", "auc"):
+                samples = _samples(outcomes, name, ratio, log.seeds, "test", figure)
+                figures.append(Figure(f"{log.name} {ratio}x {name}.{figure}", "", samples, statistic="mean"))
+        others = [name for name in names if name not in OURS]
+        if ratio == 1:
+            continue
+        for figure, rivals in (("lead", others), ("lead_without_cce", [name for name in others if name != "cce"])):
+            figures += _lead(f"{log.name} {ratio}x {figure}", log, outcomes, ratio, rivals)
+    return figures
+
+
+def _lead(title: str, log: Log, outcomes: Outcomes, ratio: int, others: Sequence[str]) -> list[Figure]:
+    """Returns the lead before the best of other encoders, and whether the intervals are apart."""
+
+    def mean(name: str, split: str) -> float:
+        return statistics.fmean(_samples(outcomes, name, ratio, log.seeds, split, "ne"))
+
+    best = min(others, key=lambda name: mean(name, "test"))
+    ours = min((name for name in OURS if name in _names(outcomes, ratio)), key=lambda name: mean(name, "validation"))
+    theirs, mine = (_samples(outcomes, name, ratio, log.seeds, "test", "ne") for name in (best, ours))
+    lead = tuple(a - b for a, b in zip(theirs, mine, strict=True))
+    note = f"{ours} before {best}"
+    apart = statistics.fmean(mine) + half_width(mine) < statistics.fmean(theirs) - half_width(theirs)
+    return [
+        Figure(title, "NE", lead, note, statistic="mean"),
+        Figure(f"{title}_apart", "", (float(apart),), note),
+    ]
+
+
+def _rows(log: Log, outcomes: Outcomes) -> Iterable[tuple[str, ...]]:
+    for ratio in (1, *log.ratios):
+        for name in _names(outcomes, ratio):
+            cells = [log.name, f"{ratio}x", name]
+            for figure in ("ne", "auc"):
+                samples = _samples(outcomes, name, ratio, log.seeds, "test", figure)
+                cells += [f"{statistics.fmean(samples):.4f}", f"± {half_width(samples):.4f}"]
+            first = outcomes[name, ratio, log.seeds[0]]
+            cells += [f"{first['weights'] + first['maps']:,}", f"{first['maps']:,}", f"{first['prepare_s']:.1f} s"]
+            yield tuple(cells)
+
+
+def half_width(samples: Sequence[float]) -> float:
+    """Returns half of the 95 % interval of the mean, by Student's t; 0 for a single sample."""
+    if len(samples) < 2:
+        return 0.0
+    return float(stats.t.ppf(0.975, len(samples) - 1)) * statistics.stdev(samples) / len(samples) ** 0.5
+
+
+def _build(context: Context) -> list[Figure]:
+    """Returns what maps of 10^7 values cost."""
+    if context.quick:
+        measured = measure(QUICK_BUILT)
+    else:
+        with tempfile.TemporaryDirectory(dir=context.cache) as scratch:
+            out = Path(scratch) / "build.json"
+            command = [sys.executable, "-m", "bench.quality.compression.build", str(BUILT), str(out)]
+            subprocess.run(command, cwd=ROOT, check=True)
+            measured = json.loads(out.read_text(encoding="utf-8"))
+    names = {"build_s": "s", "bytes": "bytes/value", "ns": "ns/value"}
+    figures = [
+        Figure(f"{form} map: {key.replace('_s', '')}", unit, (float(measured[f"{form}_{key}"]),))
+        for form in ("plain", "compact")
+        for key, unit in names.items()
+    ]
+    return [*figures, Figure("peak memory of both maps", "GiB", (float(measured["peak_gib"]),))]
+
+
+def _names(outcomes: Outcomes, ratio: int) -> list[str]:
+    return list(dict.fromkeys(name for name, found, _ in outcomes if found == ratio))
+
+
+def _samples(
+    outcomes: Outcomes, name: str, ratio: int, seeds: Sequence[int], split: str, figure: str
+) -> tuple[float, ...]:
+    return tuple(outcomes[name, ratio, seed][split][figure] for seed in seeds)
+
+
+LEARNED_HASH = Benchmark(
+    name="learned_hash",
+    claim=(
+        "Tables made five times smaller or more by letting alike values share rows, maps included, predict better than "
+        "those of every other encoder of as many bytes."
+    ),
+    targets={
+        **{
+            f"{log} {ratio}x lead": Target(0.0)
+            for log in ("movielens", "generated")
+            for ratio in RATIOS
+            if ratio >= 5 and not (log == "generated" and ratio == 5)
+        },
+        "movielens 10x lead_apart": Target(1.0),
+        "compact map: bytes": Target(1.5, "at most"),
+        "compact map: build": Target(600.0, "at most"),
+        "plain map: build": Target(600.0, "at most"),
+    },
+    depends_on=DEPENDS_ON,
+    run=_run,
+)

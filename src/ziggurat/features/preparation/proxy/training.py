@@ -1,0 +1,271 @@
+"""Trains the proxy of a preparation, pass by pass, and keeps what it learned for later preparations of the same rows.
+
+The cache is a folder for each fingerprint of rows and settings, in ``XDG_CACHE_HOME`` or ``~/.cache``::
+
+    pass-00002.safetensors  the model after its last pass, and after its best one
+    state.json              passes taken, losses, and the checksums of the other files; sealed
+    vectors.safetensors     the vectors of every table, once it is trained
+
+``state.json`` is written last and makes the rest valid, so that a training resumes after its last complete pass. What
+is damaged is trained again. The oldest folders are deleted above 4 GiB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from ziggurat.core.digests import FileChecksum, load_tensors
+from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.core.files import atomic_file
+from ziggurat.core.progress import Progress
+from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
+from ziggurat.data.encoded.split import TRAIN, VALIDATION, Assignment
+from ziggurat.features.config import FeatureConfig
+from ziggurat.features.encoders.encoder import ProxySettings
+from ziggurat.features.negatives_config import InBatchNegatives
+from ziggurat.features.preparation.parts import StagedParts
+from ziggurat.features.preparation.proxy.factorisation import Factorisation, Floats, Rows, logit_coordinates
+from ziggurat.features.preparation.proxy.learned import DAMAGED_PROXY, Learned
+from ziggurat.features.preparation.proxy.rows import ProxyRows
+from ziggurat.features.preparation_plan import Preparation, dataset_settings, fingerprint
+
+PROXY_VERSION = 1
+_STATE, _VECTORS = "state.json", "vectors.safetensors"
+_MOST_BYTES = 4 << 30
+_BATCH = (64, 8192)
+_STEPS = 200
+"""Steps of a pass at least, unless batches would be smaller than the smallest."""
+_RATE, _DECAY = 0.2, 0.02
+_PATIENCE = 2
+"""Passes without a better loss after which training stops."""
+_WITHOUT_VALIDATION = 3
+"""Passes at most where no validation rows say when to stop."""
+
+
+def train_proxies(
+    plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment], staging: Path, progress: Progress
+) -> dict[ProxySettings, Learned]:
+    """Returns what the proxies learned that encoders of the plan ask for; those of the cache are not trained again.
+
+    Raises:
+        ConfigError: there are no labels to learn from before training.
+        DataError: the disk is full.
+    """
+    wanted = list(dict.fromkeys(table.encoder.proxy for table in plan.tables.values() if table.encoder.proxy))
+    if not wanted:
+        return {}
+    if isinstance(plan.data.negatives, InBatchNegatives):
+        raise ConfigError(
+            "data.negatives: in_batch negatives are made while training, so that the proxy of a learned encoder has no "
+            "rows to learn from",
+            "choose data.negatives of uniform or popularity, or another encoder",
+        )
+    rows = fingerprint_of_rows(plan)
+    found: dict[ProxySettings, Learned] = {}
+    numbered: ProxyRows | None = None
+    for settings in wanted:
+        folder = cache_folder() / _key(rows, settings)
+        learned = _finished(folder)
+        if learned is None:
+            numbered = numbered or ProxyRows.number(plan, parts, assignments, staging, TRAIN)
+            learned = _train(numbered, settings, folder, progress)
+        else:
+            os.utime(folder)
+            progress.note(f"proxy of {settings.dim} numbers a value: taken from {folder}")
+        found[settings] = learned
+    _prune(cache_folder(), {learned.path.parent for learned in found.values()})
+    return found
+
+
+def cache_folder() -> Path:
+    """Returns the folder of all trained proxies."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ziggurat" / "proxies"
+
+
+def fingerprint_of_rows(plan: Preparation) -> str:
+    """Returns a fingerprint of the rows that a proxy is trained on; the encoders do not matter."""
+    plain = [_without_encoder(feature) for feature in plan.configured]
+    return fingerprint(plan.data, plain, plan.sources, {})
+
+
+def _without_encoder(feature: FeatureConfig) -> FeatureConfig:
+    settings = dataset_settings(feature)
+    return feature.model_copy(update={"encoder": None}) if "encoder" in settings else feature
+
+
+def _key(rows: str, settings: ProxySettings) -> str:
+    content = json.dumps([PROXY_VERSION, rows, asdict(settings)])
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _train(rows: ProxyRows, settings: ProxySettings, folder: Path, progress: Progress) -> Learned:
+    count, held_out = rows.count(TRAIN), rows.count(VALIDATION)
+    batch = int(np.clip(2 ** int(np.log2(max(1, count / _STEPS))), *_BATCH))
+    passes = settings.passes if held_out else min(settings.passes, _WITHOUT_VALIDATION)
+    model, losses = _resumed(folder, rows, settings, "last")
+    if losses:
+        progress.note(f"resuming the proxy after {len(losses)} passes")
+    progress.start("proxy", float(passes * count), "rows")
+    for number in range(len(losses), passes):
+        if number - int(np.argmin(losses or [0.0])) > _PATIENCE:
+            break
+        random = np.random.default_rng([settings.seed, number])
+        done = float(number * count)
+        for pool in rows.pools(TRAIN, random):
+            for start in range(0, len(pool), batch):
+                model.step(pool.slice(start, start + batch), _RATE, _DECAY)
+                done += min(batch, len(pool) - start)
+                progress.advance(done)
+        losses.append(_loss(model, rows, VALIDATION if held_out else TRAIN, batch))
+        _save_pass(folder, model, losses)
+    model, _ = _resumed(folder, rows, settings, "best")
+    progress.finish(f"loss {min(losses):.4f} after pass {int(np.argmin(losses)) + 1} of {len(losses)}")
+    return _save_vectors(folder, model, rows, losses)
+
+
+def _loss(model: Factorisation, rows: ProxyRows, split: int, batch: int) -> float:
+    total = weight = 0.0
+    for pool in rows.pools(split):
+        for start in range(0, len(pool), batch):
+            some = pool.slice(start, start + batch)
+            total += float((model.losses(some) * some.importance_B).sum())
+            weight += float(some.importance_B.sum())
+    return total / max(weight, 1e-300)
+
+
+def _save_vectors(folder: Path, model: Factorisation, rows: ProxyRows, losses: list[float]) -> Learned:
+    pool = next(rows.pools(TRAIN))
+    arrays = {name: logit_coordinates(model, pool, table.start, table.stop) for name, table in rows.tables.items()}
+    with atomic_file(folder / _VECTORS) as temporary:
+        save_file(arrays, temporary)
+    checksum = FileChecksum.of(folder / _VECTORS, DAMAGED_PROXY)
+    digests = {name: table.digest for name, table in rows.tables.items()}
+    importance = {name: _spread(arrays[name], pool, table.start) for name, table in rows.tables.items()}
+    _State(losses, None, None, checksum, digests, importance).write(folder)
+    for old in folder.glob("pass-*.safetensors"):
+        old.unlink(missing_ok=True)
+    return Learned(folder / _VECTORS, checksum, digests, losses, importance)
+
+
+def _save_pass(folder: Path, model: Factorisation, losses: list[float]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"pass-{len(losses):05d}.safetensors"
+    with atomic_file(path) as temporary:
+        save_file({"weights": model.weights_VE, "squares": model.squares_VE}, temporary)
+    saved = _Saved(path.name, FileChecksum.of(path, DAMAGED_PROXY))
+    before = _state(folder)
+    best = saved if before is None or before.best is None or losses[-1] <= min(losses) else before.best
+    _State(losses, saved, best, None, {}, {}).write(folder)
+    for old in folder.glob("pass-*.safetensors"):
+        if old.name not in {saved.name, best.name}:
+            old.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A saved model: the name of its file, and the file's checksum."""
+
+    name: str
+    file: FileChecksum
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What ``state.json`` records.
+
+    Attributes:
+        losses: the loss after each pass.
+        last, best: the models after the last and the best pass; None once training has finished.
+        vectors: the checksum of the vectors, once it has.
+        digests, importance: as of :class:`Learned`.
+    """
+
+    losses: list[float]
+    last: _Saved | None
+    best: _Saved | None
+    vectors: FileChecksum | None
+    digests: dict[str, str]
+    importance: dict[str, float]
+
+    def write(self, folder: Path) -> None:
+        write_sealed_json(folder / _STATE, asdict(self))
+
+
+def _state(folder: Path) -> _State | None:
+    """Returns what is recorded; None if nothing usable is."""
+    path = folder / _STATE
+    try:
+        return declared(_State, read_sealed_json(path, DAMAGED_PROXY), path, DAMAGED_PROXY)
+    except (FileNotFoundError, DataError):
+        return None
+
+
+def _finished(folder: Path) -> Learned | None:
+    """Returns what a finished proxy learned; None if it is not finished, or damaged."""
+    state = _state(folder)
+    if state is None or state.vectors is None:
+        return None
+    try:
+        state.vectors.check(folder / _VECTORS, DAMAGED_PROXY)
+    except (FileNotFoundError, DataError):
+        return None
+    return Learned(folder / _VECTORS, state.vectors, state.digests, state.losses, state.importance)
+
+
+def _spread(vectors_ND: Floats, pool: Rows, start: int) -> float:
+    """Returns the mean squared distance of looked-up vectors from their mean."""
+    mine = pool.inputs_L[(pool.inputs_L >= start) & (pool.inputs_L < start + len(vectors_ND))] - start
+    if not len(mine):
+        return 0.0
+    counts = np.bincount(mine, minlength=len(vectors_ND)).astype(np.float64)
+    mean_D = counts @ vectors_ND / counts.sum()
+    return float(counts @ ((vectors_ND - mean_D) ** 2).sum(axis=1) / counts.sum())
+
+
+def importance_of_tables(plan: Preparation, settings: ProxySettings) -> dict[str, float] | None:
+    """Returns how important each table is to a proxy that an earlier preparation of these rows trained; None: none did.
+
+    Args:
+        plan: the plan of a preparation.
+        settings: the settings of the proxy.
+    """
+    found = _finished(cache_folder() / _key(fingerprint_of_rows(plan), settings))
+    return None if found is None else found.importance
+
+
+def _resumed(
+    folder: Path, rows: ProxyRows, settings: ProxySettings, which: Literal["last", "best"]
+) -> tuple[Factorisation, list[float]]:
+    """Returns the model after its last or its best pass, and the losses of all passes; a fresh one if there is none."""
+    state = _state(folder)
+    shape = (len(rows.keys_V), settings.dim + 1)
+    saved = None if state is None else state.last if which == "last" else state.best
+    if state is not None and saved is not None:
+        try:
+            arrays = load_tensors(folder / Path(saved.name).name, saved.file, DAMAGED_PROXY)
+            if all(arrays[name].shape == shape for name in ("weights", "squares")):
+                weights_VE, squares_VE = (np.array(arrays[name], np.float32) for name in ("weights", "squares"))
+                return Factorisation(weights_VE, squares_VE, rows.logistic), list(state.losses)
+        except (FileNotFoundError, DataError, KeyError):
+            pass
+    return Factorisation.initial(rows.keys_V, settings.dim, settings.seed, logistic=rows.logistic), []
+
+
+def _prune(cache: Path, in_use: set[Path]) -> None:
+    """Deletes the folders that were used longest ago while all together are too large."""
+    folders = sorted((each for each in cache.iterdir() if each.is_dir()), key=lambda each: -each.stat().st_mtime)
+    total = 0
+    for folder in folders:
+        total += sum(file.stat().st_size for file in folder.iterdir())
+        if total > _MOST_BYTES and folder not in in_use:
+            shutil.rmtree(folder, ignore_errors=True)

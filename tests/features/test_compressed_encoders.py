@@ -1,0 +1,240 @@
+"""Encoders with fewer rows than values: maps, clusters, golden rows, damage, extreme id spaces, refitting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bench.quality.compression.build import measure
+from ziggurat.core.errors import DataError
+from ziggurat.features.compressed_rows import match_compressed
+from ziggurat.features.encoders.compressed.clusters import cluster, distortion, nearest, shared_out
+from ziggurat.features.encoders.compressed.frequency import FrequencyBandConfig, FrequencyHashConfig
+from ziggurat.features.encoders.compressed.hashed_keys import hash_keys
+from ziggurat.features.encoders.compressed.learned_hash import ClusteredCodesConfig, LearnedHashConfig, LshConfig
+from ziggurat.features.encoders.compressed.mapped import MappedEncoder
+from ziggurat.features.encoders.compressed.quotient_remainder import QuotientRemainderConfig, divisor
+from ziggurat.features.encoders.compressed.static_function import StaticFunction
+from ziggurat.features.encoders.encoder import EncoderSettings, ProxyVectors, ValueCounts
+from ziggurat.features.encoders.files import load_encoder, save_encoder
+from ziggurat.features.encoders.round_trip import made_up_vectors
+
+KINDS = 5
+
+
+def planted(count: int, kind: str = "integer", seed: int = 0) -> tuple[ValueCounts, ProxyVectors, np.ndarray[Any, Any]]:
+    """Returns values of five kinds, with vectors that lie near those of their kind, and the kinds."""
+    random = np.random.default_rng(seed)
+    numbers = random.permutation(count) + 1000
+    values = pa.array(numbers) if kind == "integer" else pa.array([f"v{each}" for each in numbers])
+    kinds = numbers % KINDS
+    centres = np.random.default_rng(9).standard_normal((KINDS, 4)) * 5
+    vectors = (centres[kinds] + random.standard_normal((count, 4)) * 0.05).astype(np.float32)
+    counts = (1000 / (1 + np.argsort(np.argsort(numbers)))).astype(np.int64) + 1
+    return ValueCounts(values, counts), ProxyVectors(vectors), kinds
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 1000])
+@pytest.mark.parametrize("bits", [1, 9, 32])
+def test_a_static_function_returns_what_it_was_built_from(count: int, bits: int) -> None:
+    keys = hash_keys(pa.array(np.arange(count)))
+    numbers = (np.random.default_rng(1).integers(0, 2**32, count) % 2**bits).astype(np.uint32)
+    function = StaticFunction.build(keys, numbers, bits)
+    assert function.find(keys).tolist() == numbers.tolist()
+    figures, packed = function.to_state()
+    assert StaticFunction.from_state(figures, packed, "map").find(keys).tolist() == numbers.tolist()
+    if count == 1000:
+        assert function.nbytes < 1.35 * count * bits / 8 + 8
+    with pytest.raises(DataError, match=r"which .* numbers of .* bits do not"):
+        StaticFunction.from_state(figures, packed[:-1], "map")
+
+
+def test_clusters_are_those_that_were_planted() -> None:
+    _, proxy, kinds = planted(3000)
+    found = cluster(proxy.vectors_ND, np.ones(3000), KINDS)
+    assert len({(each, kind) for each, kind in zip(found, kinds, strict=True)}) == KINDS
+
+
+def test_many_clusters_are_better_than_chance_and_all_used() -> None:
+    random = np.random.default_rng(0)
+    x_ND = random.standard_normal((4000, 3)).astype(np.float32)
+    weights_N = random.random(4000)
+    found = cluster(x_ND, weights_N, 600)
+    assert np.bincount(found, minlength=600).min() > 0
+    assert distortion(x_ND, weights_N, found) < 0.1 * distortion(x_ND, weights_N, random.permutation(found))
+    means_KD = random.standard_normal((1500, 3)).astype(np.float32)
+    direct = ((x_ND[:200, None] - means_KD) ** 2).sum(axis=2).min(axis=1)
+    near = ((x_ND[:200] - means_KD[nearest(x_ND, means_KD)[:200]]) ** 2).sum(axis=1)
+    assert near.sum() < 1.3 * direct.sum()
+
+
+def test_a_frequent_vector_draws_the_centroid() -> None:
+    x_ND = np.array([[0.0], [0.1], [10.0], [11.0]], np.float32)
+    found = cluster(x_ND, np.array([1.0, 1, 1e4, 1e4]), 3).tolist()
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
+def test_shares_add_up() -> None:
+    assert shared_out(np.array([3.0, 1.0, 0.0]), np.array([100, 100, 100]), 12).tolist() == [8, 3, 1]
+    assert shared_out(np.array([3.0, 1.0]), np.array([2, 100]), 12).tolist() == [2, 10]
+    assert shared_out(np.array([1.0, 1.0]), np.array([2, 0]), 12).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("kind", ["integer", "text"])
+@pytest.mark.parametrize("form", ["plain", "compact"])
+def test_alike_values_share_rows(kind: str, form: str) -> None:
+    counts, proxy, kinds = planted(400, kind)
+    config = LearnedHashConfig.model_validate(
+        {"rows": 2 + 10 + KINDS, "private_rows": 10, "map": form, "code_bits": 3, "check_bits": 8}
+    )
+    encoder, ids = config.fit_with_proxy(counts, proxy)
+    hottest = np.argsort(-counts.counts, kind="stable")[:9]
+    assert sorted(ids[hottest].tolist()) == list(range(1, 10))
+    shared = ids >= encoder.parts.first_coded
+    assert shared.sum() == 390
+    pairs = {(row, kind) for row, kind in zip(ids[shared].tolist(), kinds[shared].tolist(), strict=True)}
+    assert len(pairs) == KINDS
+    unseen = pa.array([7, -3]) if kind == "integer" else pa.array(["x", ""])
+    assert encoder.transform(unseen).tolist() == [11, 11]
+
+
+def test_a_compact_map_takes_less_than_the_bytes_it_promises() -> None:
+    counts, proxy, _ = planted(20_000, "text")
+    encoder, ids = LearnedHashConfig(rows=1000, map="compact").fit_with_proxy(counts, proxy)
+    assert encoder.map_bytes < 1.5 * 20_000
+    assert ids.min() >= encoder.parts.first_coded
+    assert np.bincount(ids, minlength=1000)[encoder.parts.first_coded :].min() > 0
+    strangers = encoder.transform(pa.array([f"w{each}" for each in range(4000)]))
+    assert 0.65 < (strangers == 1).mean() < 0.85  # two check bits find three of four out
+
+
+def test_bytes_of_a_plain_map() -> None:
+    counts, proxy, _ = planted(1000)
+    dense, _ = LearnedHashConfig(rows=100).fit_with_proxy(counts, proxy)
+    assert dense.map_bytes == 4 * 1000  # integers that fill their range
+    texts, _ = LearnedHashConfig(rows=100).fit_with_proxy(*planted(1000, "text")[:2])
+    assert texts.map_bytes == 12 * 1000
+
+
+GOLDEN: list[tuple[EncoderSettings, list[Any]]] = [
+    (LearnedHashConfig(rows=6, private_rows=1), [1, 5, 4, 3, 5, 3]),
+    (LearnedHashConfig(rows=6, private_rows=1, map="compact", code_bits=2), [1, 5, 4, 3, 5, 3]),
+    (LshConfig(rows=6, private_rows=1), [1, 3, 3, 3, 5, 5]),
+    (ClusteredCodesConfig(rows=8), [[3, 5], [4, 5], [2, 5], [3, 7], [4, 6], [4, 6]]),
+    (ClusteredCodesConfig(rows=8, compose="residual"), [[3, 7], [4, 5], [2, 7], [3, 5], [4, 6], [4, 6]]),
+    (ClusteredCodesConfig(rows=8, compose="product"), [[3, 7], [4, 5], [2, 7], [4, 7], [4, 6], [4, 6]]),
+    (FrequencyHashConfig(rows=5, private_rows=2), [1, 2, 4, 3, 3, 4]),
+    (QuotientRemainderConfig(rows=6), [[1, 4], [1, 5], [2, 3], [2, 4], [2, 5], [1, 3]]),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), GOLDEN, ids=lambda each: getattr(each, "title", ""))
+def test_golden_maps(config: EncoderSettings, expected: list[Any]) -> None:
+    counts = ValueCounts(pa.array([11, 12, 13, 14, 15, 10]), np.array([60, 50, 40, 30, 20, 10]))
+    assert _fitted(config, counts).tolist() == expected
+
+
+def _fitted(config: EncoderSettings, counts: ValueCounts) -> np.ndarray[Any, Any]:
+    if config.proxy is None:
+        return config.fit(counts).transform(counts.values)
+    encoder, _ = config.fit_with_proxy(counts, made_up_vectors(counts.values, config.proxy.dim))
+    return encoder.transform(counts.values)
+
+
+@pytest.mark.parametrize("form", ["plain", "compact"])
+@pytest.mark.parametrize(
+    "values", [pa.array([5]), pa.array(["only"]), pa.array([], pa.int64()), pa.array([-(2**63), 2**63 - 1])]
+)
+def test_tiny_and_extreme_id_spaces(values: pa.Array, form: str, tmp_path: Path) -> None:
+    counts = ValueCounts(values, np.arange(1, len(values) + 1))
+    for config in (
+        LearnedHashConfig.model_validate({"rows": 6, "private_rows": 1, "map": form}),
+        ClusteredCodesConfig.model_validate({"rows": 6, "compose": "residual", "map": form}),
+    ):
+        encoder, ids = config.fit_with_proxy(counts, made_up_vectors(values, 8))
+        save_encoder(tmp_path, "t", encoder)
+        again = load_encoder(tmp_path, "t")
+        np.testing.assert_array_equal(again.transform(values), ids)
+        assert again.rows == encoder.rows == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"codes": lambda codes: codes + 100}, "a code of its map is outside the table"),
+        ({"codes": lambda codes: codes[:, :0]}, "its map has 0 codes of 40 values, which do not fit"),
+        ({"keys": lambda keys: keys[::-1]}, "the hashes 'keys' do not ascend"),
+        ({"private_order": lambda order: order * 0}, "the positions 'private' are not those of its 2 values"),
+        ({"private": lambda keys: keys[:1]}, "the positions 'private' are not those of its 1 values"),
+    ],
+)
+def test_a_damaged_map_is_named(change: dict[str, Any], message: str) -> None:
+    counts, proxy, _ = planted(42, "text")
+    encoder, _ = LearnedHashConfig(rows=10, private_rows=2).fit_with_proxy(counts, proxy)
+    figures, arrays = encoder.to_state()
+    damaged = {**arrays, **{name: np.ascontiguousarray(of(arrays[name])) for name, of in change.items()}}
+    with pytest.raises(DataError, match=message):
+        MappedEncoder.from_state(figures, damaged)
+
+
+def test_quotients_and_remainders_tell_all_values_apart() -> None:
+    counts = ValueCounts(pa.array(np.arange(500, 1500)), np.ones(1000, np.int64))
+    encoder = QuotientRemainderConfig(rows=90).fit(counts)
+    assert encoder.rows == 90
+    assert len({tuple(each) for each in encoder.transform(counts.values).tolist()}) == 1000
+    assert [divisor(1000, rows) for rows in (1001, 500, 64, 63, 10)] == [1000, 497, 36, 31, 5]
+
+
+def test_bands_divide_the_values() -> None:
+    counts, _, _ = planted(100, "text")
+    order = np.argsort(-counts.counts, kind="stable")
+    hot = FrequencyBandConfig(values=10).fit(counts).transform(counts.values)
+    cold = FrequencyBandConfig(first=10, hashed_rows=3).fit(counts).transform(counts.values)
+    assert (hot > 0).sum() == 10
+    assert ((hot > 0) ^ (cold > 0)).all()
+    assert counts.counts[hot > 0].min() >= counts.counts[order[9]]
+    assert set(FrequencyBandConfig(first=10, hashed_rows=3).fit(counts).transform(pa.array(["new", "newer"]))) <= set(
+        range(91, 94)
+    )
+
+
+def test_a_refitted_map_keeps_the_rows_of_what_did_not_change() -> None:
+    counts, proxy, _ = planted(600)
+    config = LearnedHashConfig(rows=2 + 20 + KINDS, private_rows=20)
+    first, before = config.fit_with_proxy(counts, proxy)
+    turned = np.linalg.qr(np.random.default_rng(3).standard_normal((4, 4)))[0].astype(np.float32)
+    newer, noisy, later_kinds = planted(800, seed=5)
+    later = ProxyVectors(noisy.vectors_ND @ turned)  # another proxy has other coordinates
+    moved = np.flatnonzero(newer.values.to_numpy() == 1590)[0]
+    later.vectors_ND[moved] = later.vectors_ND[later_kinds == (later_kinds[moved] + 1) % KINDS].mean(axis=0)
+    second, after = config.fit_with_proxy(newer, later, first)
+    assert second.lineage == first.lineage
+    fresh, _ = config.fit_with_proxy(newer, later)
+    assert fresh.lineage != first.lineage
+    old = dict(zip(counts.values.to_pylist(), before.tolist(), strict=True))
+    new = dict(zip(newer.values.to_pylist(), after.tolist(), strict=True))
+    kept = [value for value in old if value in new and old[value] == new[value]]
+    assert new[1590] != old[1590]
+    assert len(kept) >= 575
+    assert second.drift["kept_values"] == len(kept) / len(old)
+    assert second.drift["new_values"] == 200 / 800
+    rows_R, note = match_compressed(first, second)
+    assert note is None
+    assert rows_R[second.parts.first_coded :].tolist() == list(range(first.parts.first_coded, first.rows))
+    voted, _ = match_compressed(first, fresh)
+    found = fresh.transform(newer.values)
+    shared = (found >= fresh.parts.first_coded) & np.isin(newer.values.to_numpy(), counts.values.to_numpy())
+    agreeing = voted[found[shared]] == first.transform(newer.values)[shared]
+    assert agreeing.mean() > 0.9  # the clusters of an unrelated fit are matched by their members
+
+
+def test_a_map_of_ten_million_values(tmp_path: Path) -> None:
+    measured = measure(10_000_000)
+    assert measured["compact_bytes"] < 1.5
+    assert measured["plain_bytes"] == 12
+    assert measured["peak_gib"] < 8

@@ -1,0 +1,220 @@
+"""The proxy: its gradients, what it learns, its cache, and preparations with encoders that ask for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.features.feature_kit import Experiment, experiment, write_csv
+from ziggurat.core.errors import ConfigError
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.features.encoders.compressed.mapped import MappedEncoder
+from ziggurat.features.matching import FittedTables, difference, match_rows
+from ziggurat.features.preparation.prepare import prepare
+from ziggurat.features.preparation.proxy import training
+from ziggurat.features.preparation.proxy.factorisation import Factorisation, Rows, logit_coordinates
+from ziggurat.features.saved_transform import SavedTransform
+
+KINDS, USERS, ITEMS = 3, 60, 90
+LEARNED = {"name": "learned_hash", "rows": 2 + KINDS, "proxy_dim": 4}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Returns the folder of a log in which users and items are of three kinds, which decide the label."""
+    random = np.random.default_rng(0)
+    users, items = random.integers(0, USERS, 4000), random.integers(0, ITEMS, 4000)
+    rate = np.where(users % KINDS == items % KINDS, 0.95, 0.05)
+    clicks = (random.random(4000) < rate).astype(int)
+    columns = {"user": users.tolist(), "item": [f"i{each}" for each in items], "price": random.random(4000).tolist()}
+    write_csv(tmp_path / "log.csv", {**columns, "click": clicks.tolist()})
+    return tmp_path
+
+
+def _experiment(log: Path, encoder: dict[str, Any] | None = None, **data: Any) -> Experiment:
+    features = [
+        {"name": "user", "kind": "categorical", "type": "integer", "encoder": encoder or LEARNED},
+        {"name": "item", "kind": "categorical", "encoder": LEARNED},
+        {"name": "price", "kind": "numeric"},
+    ]
+    split = {"name": "random", "validation": 0.1, "test": 0.1}
+    return experiment(features, **{"folder": str(log), "split": split, **data})
+
+
+def _prepared(log: Path, name: str, configs: Experiment | None = None) -> Path:
+    configs = configs or _experiment(log)
+    return prepare(configs.data, configs.features, log / name)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "encoders").iterdir())}
+
+
+def test_the_step_follows_the_gradient() -> None:
+    random = np.random.default_rng(0)
+    rows = Rows(
+        np.array([0, 1, 3, 0, 2, 2, 3, 4, 0]),
+        np.array([1, 1, 1, 1, 0.5, 0.5, 1, 1, 1], np.float32),
+        np.array([0, 3, 8]),
+        np.array([1, 0, 1], np.float32),
+        np.array([1, 2, 1], np.float32),
+    )
+    for logistic in (True, False):
+        model = Factorisation(random.standard_normal((5, 4)).astype(np.float32), np.zeros((5, 4), np.float32), logistic)
+        before = model.weights_VE.copy()
+        numeric = np.zeros((5, 4))
+        for place in np.ndindex(5, 4):
+            for sign in (1, -1):
+                model.weights_VE = before.copy()
+                model.weights_VE[place] += sign * 1e-2
+                numeric[place] += sign * float((model.losses(rows) * rows.importance_B).sum()) / 2e-2
+        model.weights_VE = before.copy()
+        model.step(rows, rate=0.0, decay=0.0)
+        np.testing.assert_allclose(np.sqrt(model.squares_VE), np.abs(numeric), rtol=0.02, atol=0.01)
+        model.squares_VE[:] = 1
+        model.step(rows, rate=1e-3, decay=0.0)
+        assert (np.sign(before - model.weights_VE) == np.sign(numeric))[np.abs(numeric) > 0.05].all()
+
+
+def test_distances_are_changes_of_logits() -> None:
+    random = np.random.default_rng(1)
+    model = Factorisation(random.standard_normal((8, 4)).astype(np.float32), np.zeros((8, 4), np.float32), True)
+    others = random.integers(3, 8, 500)
+    swapped = [
+        Rows(
+            np.stack([np.zeros(500, np.int64), np.full(500, value), others], axis=1).ravel(),
+            np.ones(1500, np.float32),
+            3 * np.arange(500),
+            np.zeros(500, np.float32),
+            np.ones(500, np.float32),
+        )
+        for value in (1, 2)
+    ]
+    change = ((model.sums(swapped[0])[2] - model.sums(swapped[1])[2]) ** 2).mean()
+    vectors_ND = logit_coordinates(model, swapped[0], 1, 3)
+    assert ((vectors_ND[0] - vectors_ND[1]) ** 2).sum() == pytest.approx(change, rel=1e-4)
+
+
+def test_values_of_one_kind_share_rows(log: Path) -> None:
+    folder = _prepared(log, "data")
+    saved = SavedTransform.open(folder / "encoders")
+    for table, count in (("user", USERS), ("item", ITEMS)):
+        encoder = saved.encoder(table)
+        assert isinstance(encoder, MappedEncoder)
+        values = np.arange(count)
+        ids = encoder.transform(pa.array(values) if table == "user" else pa.array([f"i{each}" for each in values]))
+        assert len(set(zip(ids.tolist(), (values % KINDS).tolist(), strict=True))) == KINDS
+    assert saved.map_bytes().keys() == {"user", "item"}
+    statistics = Dataset(folder).statistics()
+    assert statistics.tables["user"].accesses.sum() == statistics.rows["train"]
+
+
+def test_the_map_does_not_depend_on_how_rows_are_divided(
+    log: Path, cache: Path, request: pytest.FixtureRequest
+) -> None:
+    whole = _files(_prepared(log, "whole"))
+    cache.rename(log / "first")
+    request.getfixturevalue("small_blocks")
+    assert _files(_prepared(log, "divided")) == whole
+
+
+def test_a_stopped_proxy_resumes_after_its_last_pass(log: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _files(_prepared(log, "whole"))
+    cache.rename(log / "first")
+    taken: list[int] = []
+    saving = training._save_pass
+
+    def stop(*arguments: Any) -> None:
+        saving(*arguments)
+        taken.append(1)
+        if len(taken) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "_save_pass", stop)
+    with pytest.raises(KeyboardInterrupt):
+        _prepared(log, "stopped")
+    assert _files(_prepared(log, "stopped")) == whole
+
+
+def test_another_ratio_takes_the_proxy_from_the_cache(log: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _prepared(log, "data")
+    monkeypatch.delattr(training, "_train")
+    other = _prepared(log, "other", _experiment(log, {**LEARNED, "rows": 8, "private_rows": 2}))
+    assert Dataset(other).schema.rows["user"] == 8
+    (vectors,) = cache.glob("ziggurat/proxies/*/vectors.safetensors")
+    vectors.write_bytes(vectors.read_bytes()[:-1] + b"\0")
+    with pytest.raises(NameError, match="_train"):  # what is damaged is not used
+        _prepared(log, "again", _experiment(log, {**LEARNED, "rows": 9}))
+
+
+def test_a_continued_map_keeps_rows(log: Path) -> None:
+    first = _prepared(log, "first")
+    configs = _experiment(log, {**LEARNED, "keep": str(first), "seed": 5})
+    second = SavedTransform.open(_prepared(log, "second", configs) / "encoders").encoder("user")
+    assert isinstance(second, MappedEncoder)
+    assert second.drift["kept_values"] > 0.9
+    wrong = _experiment(log, {**LEARNED, "keep": str(first), "rows": 9})
+    with pytest.raises(ConfigError, match="rows are divided otherwise"):
+        _prepared(log, "third", wrong)
+
+
+def test_labels_made_while_training_teach_no_proxy(log: Path) -> None:
+    configs = _experiment(
+        log,
+        negatives={"name": "in_batch", "user": "user", "item": "item"},
+        labels=[{"name": "click", "observed": True}],
+    )
+    with pytest.raises(ConfigError, match="in_batch negatives are made while training"):
+        _prepared(log, "data", configs)
+
+
+def test_rows_of_a_continued_map_are_matched(log: Path) -> None:
+    first = _prepared(log, "first")
+    continued = _experiment(log, {**LEARNED, "keep": str(first), "seed": 5})
+    second = _prepared(log, "second", continued)
+    there = FittedTables(first / "encoders", _experiment(log).features)
+    here = FittedTables(second / "encoders", continued.features)
+    assert difference("user", there, here) is None
+    match = match_rows("user", there, here)
+    assert match.rows_R is None
+    assert match.matched == match.size == 2 + KINDS
+    compact = [
+        _experiment(log, {**LEARNED, "map": "compact", "code_bits": 2, "seed": seed, "rows": 2 + KINDS + seed})
+        for seed in (0, 1)
+    ]
+    theirs, ours = (
+        FittedTables(_prepared(log, f"compact{number}", each) / "encoders", each.features)
+        for number, each in enumerate(compact)
+    )
+    found = difference("user", theirs, ours)
+    assert found == "its clusters were not learned from those there: fit it with `keep`, or with map: plain"
+
+
+@pytest.mark.parametrize("codes", [1, 2])
+def test_several_rows_a_value_are_bags_and_are_counted(log: Path, codes: int) -> None:
+    encoder = {"name": "double_hash", "rows": 9, "private_rows": 1} if codes == 2 else {"name": "hash", "rows": 9}
+    dataset = Dataset(_prepared(log, "data", _experiment(log, encoder)))
+    feature, statistics = dataset.statistics().features["user"], dataset.statistics()
+    counts = statistics.tables["user"].accesses
+    if codes == 1:
+        assert dataset.schema.categorical == ("user", "item")
+        assert (feature.mean_pooling, feature.max_pooling) == (1.0, 1)
+        return
+    assert (dataset.schema.categorical, dataset.schema.bags) == (("item",), ("user",))
+    rows = statistics.rows["train"]
+    assert counts.sum() == 2 * rows - counts[1]  # the private value has one row
+    assert feature.mean_pooling == pytest.approx(counts.sum() / rows)
+    assert feature.max_pooling == 2
+    lengths = [len(each) for each in dataset.split("train").read(0).column("user").to_pylist()]
+    assert sorted(set(lengths)) == [1, 2]
+    assert lengths.count(1) == counts[1]
