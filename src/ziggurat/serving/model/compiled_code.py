@@ -48,7 +48,8 @@ _LARGEST = 4e-6
 _OPTIONS: Mapping[str, Any] = {
     "aot_inductor.package_constants_in_so": False,
     "emulate_precision_casts": True,
-    "always_keep_tensor_constants": True,  # small weights would become part of the code
+    "always_keep_tensor_constants": True,  # weights of one number would become part of the code
+    "joint_graph_constant_folding": False,  # and those whose numbers are equal
 }
 _STALE = Damage(DataError, "it is compiled again")
 
