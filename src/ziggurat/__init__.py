@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ziggurat.checkpoint.inspect.pruning import prune as prune_checkpoints
     from ziggurat.checkpoint.inspect.run_folders import open_folder as open_checkpoints
     from ziggurat.checkpoint.inspect.verification import verify as verify_checkpoints
-    from ziggurat.cli.doctor_checks import all_checks as check_installation
+    from ziggurat.cli.doctor.checks import all_checks as check_installation
     from ziggurat.cli.init import draft_config, init
     from ziggurat.core.errors import (
         AlreadyTraining,
@@ -224,7 +224,7 @@ _SOURCES: dict[str, str] = {
     "WorkersLost": _ERRORS,
     "ZigguratError": _ERRORS,
     "build_ensemble": _API,
-    "check_installation": "ziggurat.cli.doctor_checks:all_checks",
+    "check_installation": "ziggurat.cli.doctor.checks:all_checks",
     "compare_planners": _API,
     "diff_checkpoints": f"{_INSPECT}.differences:differences",
     "draft_config": "ziggurat.cli.init",

@@ -16,7 +16,6 @@ from ziggurat._version import __version__
 from ziggurat.cli import (
     checkpoint,
     datasets,
-    doctor,
     ensemble,
     evaluate,
     export,
@@ -35,6 +34,7 @@ from ziggurat.cli import (
     train,
     verify,
 )
+from ziggurat.cli.doctor import command as doctor
 from ziggurat.core.errors import ZigguratError, printable
 from ziggurat.parallel.environment import has_other_ranks
 
