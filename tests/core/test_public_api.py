@@ -14,8 +14,8 @@ import ziggurat
 
 FUNCTIONS = {
     "build_ensemble", "check_installation", "choose_policies", "compare_planners", "diff_checkpoints",
-    "draft_config", "evaluate", "export", "export_onnx", "find_dataset", "gather_checkpoint", "generate", "get_dataset", "ingest", "init",
-    "inspect_checkpoint", "json_schema", "judge_policies", "list_checkpoints",
+    "draft_config", "evaluate", "export", "export_onnx", "find_dataset", "gather_checkpoint", "generate",
+    "get_dataset", "ingest", "init", "inspect_checkpoint", "json_schema", "judge_policies", "list_checkpoints",
     "load_experiment", "load_policies_config", "load_run",
     "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints",
     "partition_towers", "plan",

@@ -139,7 +139,8 @@ def _print_rows(title: str, rows: list[tuple[str, str, float]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    typer.echo(title)
+    table = Table(box=None, pad_edge=False)
     table.add_column("policy")
     table.add_column("")
     table.add_column("mean return", justify="right")
