@@ -64,8 +64,9 @@ def run(context: Context) -> Result:
     notes = (
         f"PPO; {CYCLES} cycles, {MEMBERS} members, λ = 1, δ = half the range of the snapshots' returns; {seeds} seeds; "
         f"{episodes} episodes choose, {episodes} others judge",
-        "Atari: 128 bytes of memory, four stacked; every action repeated 4 times; sticky actions (0.25); rewards clipped "
-        "in training; a lost life ends no episode. MuJoCo: observations and rewards standardised by running statistics",
+        "Atari: 128 bytes of memory, four stacked; every action repeated 4 times; sticky actions (0.25); rewards "
+        "clipped in training; a lost life ends no episode. MuJoCo: observations and rewards standardised by running "
+        "statistics",
         *(f"{task.name}: {task.env}, {task.steps:,} steps" for task in tasks),
         "the selection's episodes are not counted as samples; they train nothing",
     )

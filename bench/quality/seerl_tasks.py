@@ -71,7 +71,7 @@ TASKS = (
     Task("hopper", "mujoco", "Hopper-v5", 300_000, 3e-4, _MUJOCO, normalise=True),
     Task("walker2d", "mujoco", "Walker2d-v5", 300_000, 3e-4, _MUJOCO, normalise=True),
 )
-QUICK = Task("cartpole", "classic", "CartPole-v1", 768, 1e-3, {"n_steps": 16, "batch_size": 32, "n_epochs": 2}, 4)
+QUICK = Task("cartpole", "classic", "CartPole-v1", 384, 1e-3, {"n_steps": 16, "batch_size": 32, "n_epochs": 2}, 4)
 
 METHODS = ("seerl", "plain", "independent")
 """The trainings: in cycles; with a constant rate; several of it with a share of the steps each."""

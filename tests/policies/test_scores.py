@@ -27,7 +27,7 @@ def test_the_interquartile_mean_is_the_trimmed_mean_of_whole_quarters() -> None:
 
 def test_resamples_keep_tasks_apart() -> None:
     scores = np.array([[0.0, 100.0], [1.0, 101.0], [2.0, 102.0]])
-    found = stratified_bootstrap(scores, lambda each: float(each[:, 1].min() - each[:, 0].max()), resamples=300)
+    found = stratified_bootstrap(scores, lambda each: each[..., 1].min(1) - each[..., 0].max(1), resamples=300)
     assert found.min() >= 98.0
     assert len(set(found.tolist())) > 2
 
@@ -37,7 +37,7 @@ def test_intervals_hold_the_true_mean_about_as_often_as_they_say() -> None:
     held = 0
     for number in range(60):
         samples = draw.normal(size=(20, 1))
-        low, high = interval(stratified_bootstrap(samples, lambda each: float(each.mean()), seed=number, resamples=400))
+        low, high = interval(stratified_bootstrap(samples, lambda each: each.mean((1, 2)), seed=number, resamples=400))
         held += low <= 0 <= high
     assert 48 <= held <= 60
 

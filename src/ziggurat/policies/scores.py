@@ -25,24 +25,31 @@ def interquartile_mean(scores: Floats) -> float:
     A score on the border of the middle half counts with the share of it that lies inside, so that every number of
     scores has the same definition; scipy's trimmed mean, which rliable uses, drops whole scores only.
     """
-    ordered = np.sort(np.asarray(scores, np.float64).ravel())
-    count = len(ordered)
-    edges = np.arange(count + 1) / count
+    return float(interquartile_means(np.asarray(scores, np.float64)[None])[0])
+
+
+def interquartile_means(scores_BSK: Floats) -> Floats:
+    """Returns the interquartile mean of each resample, (B,)."""
+    ordered = np.sort(scores_BSK.reshape(len(scores_BSK), -1), -1)
+    edges = np.arange(ordered.shape[1] + 1) / ordered.shape[1]
     weights = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
-    return float(weights @ ordered / weights.sum())
+    return ordered @ weights / weights.sum()
 
 
 def stratified_bootstrap(
-    scores_SK: Floats, statistic: Callable[[Floats], float], *, seed: int = 0, resamples: int = RESAMPLES
+    scores_SK: Floats, statistic: Callable[[Floats], Floats], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Floats:
-    """Returns the statistic of each resample, (B,); each task's seeds are drawn on their own."""
-    draw = np.random.default_rng(seed)
-    seeds, tasks = scores_SK.shape
-    found = np.empty(resamples)
-    for number in range(resamples):
-        rows = draw.integers(0, seeds, (seeds, tasks))
-        found[number] = statistic(scores_SK[rows, np.arange(tasks)])
-    return found
+    """Returns the statistic of each resample, (B,); each task's seeds are drawn on their own.
+
+    Args:
+        scores_SK: the scores; further dimensions are resampled together.
+        statistic: resamples (B, S, K, …) -> (B,).
+        seed: seeds the draw.
+        resamples: B.
+    """
+    seeds, tasks = scores_SK.shape[:2]
+    rows = np.random.default_rng(seed).integers(0, seeds, (resamples, seeds, tasks))
+    return statistic(scores_SK[rows, np.arange(tasks)])
 
 
 def interval(samples: Floats, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -53,7 +60,7 @@ def interval(samples: Floats, confidence: float = CONFIDENCE) -> tuple[float, fl
 
 def interquartile_interval(scores_SK: Floats, seed: int = 0) -> tuple[float, float, float]:
     """Returns the interquartile mean over all seeds and tasks, and the ends of its interval."""
-    return (interquartile_mean(scores_SK), *interval(stratified_bootstrap(scores_SK, interquartile_mean, seed=seed)))
+    return (interquartile_mean(scores_SK), *interval(stratified_bootstrap(scores_SK, interquartile_means, seed=seed)))
 
 
 def paired_difference(mine_SK: Floats, theirs_SK: Floats, seed: int = 0) -> tuple[float, float, float]:
@@ -62,12 +69,9 @@ def paired_difference(mine_SK: Floats, theirs_SK: Floats, seed: int = 0) -> tupl
     Row s of both belongs to the same seed, and both are resampled together: what a seed has in common cancels.
     """
     both = np.stack([mine_SK, theirs_SK], -1)
-    draw = np.random.default_rng(seed)
-    seeds, tasks = mine_SK.shape
-    found = np.empty(RESAMPLES)
-    for number in range(RESAMPLES):
-        drawn = both[draw.integers(0, seeds, (seeds, tasks)), np.arange(tasks)]
-        found[number] = interquartile_mean(drawn[..., 0]) - interquartile_mean(drawn[..., 1])
+    found = stratified_bootstrap(
+        both, lambda each: interquartile_means(each[..., 0]) - interquartile_means(each[..., 1]), seed=seed
+    )
     return (interquartile_mean(mine_SK) - interquartile_mean(theirs_SK), *interval(found))
 
 
@@ -79,4 +83,4 @@ def performance_profile(scores_SK: Floats, levels: Floats) -> Floats:
 def mean_interval(samples: Floats, seed: int = 0) -> tuple[float, float, float]:
     """Returns the mean of one row of samples, and the ends of its bootstrap interval."""
     column = np.asarray(samples, np.float64)[:, None]
-    return (float(column.mean()), *interval(stratified_bootstrap(column, lambda each: float(each.mean()), seed=seed)))
+    return (float(column.mean()), *interval(stratified_bootstrap(column, lambda each: each.mean((1, 2)), seed=seed)))
