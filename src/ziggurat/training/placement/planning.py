@@ -13,6 +13,7 @@ from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import check_batch_size
 from ziggurat.planning import PlanEstimate
+from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
 from ziggurat.planning.planner import plan_problem
@@ -133,7 +134,8 @@ def train_planner(experiment: Experiment | str | Path, progress: Progress | None
         )
     device = pick_device(experiment.training.device)
     folder = planner.learned_folder or cost_cache_folder(device)
-    policy_training.train_policy(folder, device, policy_training.ROUNDS, progress)
+    proposers = planner.proposers if isinstance(planner, AutoShard.Config) else 1
+    policy_training.train_policy(folder, device, policy_training.ROUNDS, progress, proposers=proposers)
     return folder
 
 
