@@ -36,9 +36,9 @@ def make_environment(task: TaskConfig, *, training: bool = False, frames: bool =
             env = gym.make(task.env, render_mode="rgb_array" if frames else None)
         if task.max_steps is not None:
             env = TimeLimit(env, task.max_steps)
-    except gym.error.DependencyNotInstalled as error:
+    except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise EnvironmentMismatch(f"task.env: {task.env}: {error}", "pip install 'ziggurat[rl]'") from None
-    except (gym.error.Error, ModuleNotFoundError) as error:
+    except gym.error.Error as error:
         close = nearest(task.env, gym.registry)
         hint = f"did you mean {close}?" if close else "`gymnasium.pprint_registry()` lists those that are installed"
         raise ConfigError(f"task.env: {task.env}: {error}", hint) from None

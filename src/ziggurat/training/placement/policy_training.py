@@ -79,7 +79,8 @@ def train_policy(
         progress: where to show progress.
         pool: the tables to make tasks of; default: the training half of the pool.
         proposers: if more than 1, each round is a cycle of the learning rate and leaves a snapshot. After the last
-            round, so many of them are chosen, on tasks of their own, to propose together, and written beside the policy.
+            round, so many of them are chosen, on tasks of their own, to propose together, and are written beside the
+            policy.
 
     Raises:
         ConfigError: there are fewer rounds than proposers, or rounds were trained in the folder without snapshots.
