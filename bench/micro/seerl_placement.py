@@ -109,7 +109,7 @@ def run(context: Context) -> Result:
     path = Path(context.cache) / f"seerl_placement{'-quick' * context.quick}.jsonl"
     resumable = ResumableCases(path, digest(ROOT, SEERL_PLACEMENT.depends_on))
     every: list[Ratios] = []
-    cases = [("seed", "method", "best proposal over greedy", "after exchanges")]
+    cases: list[tuple[str, ...]] = [("seed", "method", "best proposal over greedy", "after exchanges")]
     for seed in range(seeds):
         ratios: Ratios = resumable.get(str(seed), partial(measured, seed, cycle, judging, choosing))
         every.append(ratios)
