@@ -8,6 +8,7 @@ from bench.micro.cost_network import COST_NETWORK
 from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
 from bench.micro.recshard import RECSHARD
+from bench.micro.seerl_placement import SEERL_PLACEMENT
 from bench.micro.shampoo_step import SHAMPOO_STEP
 from bench.quality.catalogue import (
     DHEN_ENSEMBLE,
@@ -23,6 +24,7 @@ from bench.quality.dmt_quality import DMT_QUALITY
 from bench.quality.dnas import DNAS
 from bench.quality.learned_hash import LEARNED_HASH
 from bench.quality.out_of_the_box import OUT_OF_THE_BOX, SEARCHED
+from bench.quality.seerl import SEERL
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.serving.serving_hostile import SERVING_HOSTILE
 from bench.serving.serving_peers import SERVING_PEERS
@@ -105,6 +107,8 @@ _ALL = (
     DMT_QUALITY,
     DNAS,
     LEARNED_HASH,
+    SEERL,
+    SEERL_PLACEMENT,
 )
 
 BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _ALL}

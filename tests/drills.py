@@ -9,6 +9,7 @@ from __future__ import annotations
 _CONTESTANT = "test_a_contestant_computes_the_same_as_with_all_rows_in_memory"
 
 DRILLS = {
+    "tests/training/test_policy_training.py::test_snapshots_of_rounds_propose_together": "their choice stays",
     "tests/training/test_train.py::test_training_resumes_exactly_after_any_signal[15]": "SIGINT and SIGKILL stay",
     "tests/training/test_scale.py::test_a_signal_keeps_finished_runs_and_the_sweep_resumes[15]": "SIGINT stays",
     "tests/serving/test_ray_serve.py::test_replicas_on_two_hosts": "a cluster takes half a minute; its parts stay",

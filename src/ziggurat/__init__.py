@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ziggurat.checkpoint.inspect.pruning import prune as prune_checkpoints
     from ziggurat.checkpoint.inspect.run_folders import open_folder as open_checkpoints
     from ziggurat.checkpoint.inspect.verification import verify as verify_checkpoints
-    from ziggurat.cli.doctor_checks import all_checks as check_installation
+    from ziggurat.cli.doctor.checks import all_checks as check_installation
     from ziggurat.cli.init import draft_config, init
     from ziggurat.core.errors import (
         AlreadyTraining,
@@ -54,8 +54,13 @@ if TYPE_CHECKING:
     from ziggurat.optim.shampoo.shampoo import Shampoo
     from ziggurat.planning.comparison import Comparison
     from ziggurat.planning.plan_estimate import PlanEstimate
+    from ziggurat.policies.choosing import choose as choose_policies
+    from ziggurat.policies.judging import judge as judge_policies
+    from ziggurat.policies.run_folder import load_config as load_policies_config
+    from ziggurat.policies.training import train as train_policies
     from ziggurat.report.gather import report_run
     from ziggurat.report.plan.page import write_plan
+    from ziggurat.report.policies.page import write_policies
     from ziggurat.report.scaling.page import write_scale
     from ziggurat.report.towers.page import write_partition
     from ziggurat.search.hyperparameters import Searched, search_hyperparameters
@@ -136,6 +141,7 @@ __all__ = [
     "__version__",
     "build_ensemble",
     "check_installation",
+    "choose_policies",
     "compare_planners",
     "diff_checkpoints",
     "draft_config",
@@ -150,8 +156,10 @@ __all__ = [
     "init",
     "inspect_checkpoint",
     "json_schema",
+    "judge_policies",
     "list_checkpoints",
     "load_experiment",
+    "load_policies_config",
     "load_run",
     "measure_disk",
     "measure_lookups",
@@ -170,10 +178,12 @@ __all__ = [
     "to_yaml",
     "train",
     "train_planner",
+    "train_policies",
     "verify",
     "verify_checkpoints",
     "write_partition",
     "write_plan",
+    "write_policies",
     "write_scale",
 ]
 
@@ -182,13 +192,12 @@ _API = "ziggurat.training.api"
 _INSPECT = "ziggurat.checkpoint.inspect"
 
 _SOURCES: dict[str, str] = {
-    "DATASETS": "ziggurat.data.public.catalogue:CATALOGUE",
-    "GENERATOR_SHAPES": "ziggurat.data.synthetic.shapes:SHAPES",
     "AlreadyTraining": _ERRORS,
     "BuiltEnsemble": _API,
     "CheckpointFolder": "ziggurat.checkpoint.folder",
     "Comparison": "ziggurat.planning.comparison",
     "ConfigError": _ERRORS,
+    "DATASETS": "ziggurat.data.public.catalogue:CATALOGUE",
     "DataError": _ERRORS,
     "Dataset": "ziggurat.data.encoded.dataset",
     "DivergedError": _ERRORS,
@@ -200,6 +209,7 @@ _SOURCES: dict[str, str] = {
     "FeatureError": _ERRORS,
     "Follower": "ziggurat.checkpoint.follow.follower",
     "ForkedProcess": _ERRORS,
+    "GENERATOR_SHAPES": "ziggurat.data.synthetic.shapes:SHAPES",
     "GeneratorConfig": "ziggurat.data.synthetic.config",
     "InvalidSection": _ERRORS,
     "LostRank": _ERRORS,
@@ -224,7 +234,8 @@ _SOURCES: dict[str, str] = {
     "WorkersLost": _ERRORS,
     "ZigguratError": _ERRORS,
     "build_ensemble": _API,
-    "check_installation": "ziggurat.cli.doctor_checks:all_checks",
+    "check_installation": "ziggurat.cli.doctor.checks:all_checks",
+    "choose_policies": "ziggurat.policies.choosing:choose",
     "compare_planners": _API,
     "diff_checkpoints": f"{_INSPECT}.differences:differences",
     "draft_config": "ziggurat.cli.init",
@@ -239,8 +250,10 @@ _SOURCES: dict[str, str] = {
     "init": "ziggurat.cli.init",
     "inspect_checkpoint": f"{_INSPECT}.inspection:inspect",
     "json_schema": "ziggurat.training.experiment",
+    "judge_policies": "ziggurat.policies.judging:judge",
     "list_checkpoints": f"{_INSPECT}.inspection:listing",
     "load_experiment": _API,
+    "load_policies_config": "ziggurat.policies.run_folder:load_config",
     "load_run": _API,
     "measure_disk": "ziggurat.storage.tier_benchmark:disk_tiers",
     "measure_lookups": "ziggurat.training.placement.kernel_benchmark:measure",
@@ -259,10 +272,12 @@ _SOURCES: dict[str, str] = {
     "to_yaml": "ziggurat.training.experiment",
     "train": _API,
     "train_planner": _API,
+    "train_policies": "ziggurat.policies.training:train",
     "verify": "ziggurat.verification.verify",
     "verify_checkpoints": f"{_INSPECT}.verification:verify",
     "write_partition": "ziggurat.report.towers.page",
     "write_plan": "ziggurat.report.plan.page",
+    "write_policies": "ziggurat.report.policies.page",
     "write_scale": "ziggurat.report.scaling.page",
 }
 """Public name -> the module that defines it, or ``MODULE:NAME`` where it has another name there."""

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from ziggurat.cli.doctor_checks import accelerator_checks, cpu_quota, library_checks, lookup_check, threads_check
+from ziggurat.cli.doctor.checks import accelerator_checks, cpu_quota, library_checks, lookup_check, threads_check
 from ziggurat.cli.main import app
 from ziggurat.core import versions
 from ziggurat.core.control_group import available_bytes

@@ -16,6 +16,7 @@ COMMANDS = (
     "init", "prepare", "plan", "ingest", "train", "evaluate", "predict", "report", "scale", "generate", "schema",
     "verify", "doctor", "towers", "ensemble", "export", "serve",
     "datasets get", "search hyperparameters",
+    "policies train", "policies select", "policies evaluate", "policies report",
 )  # fmt: skip
 
 

@@ -13,14 +13,16 @@ import pytest
 import ziggurat
 
 FUNCTIONS = {
-    "build_ensemble", "check_installation", "compare_planners", "diff_checkpoints", "draft_config", "evaluate",
-    "export", "export_onnx", "find_dataset", "gather_checkpoint", "generate", "get_dataset", "ingest", "init",
-    "inspect_checkpoint", "json_schema", "list_checkpoints",
-    "load_experiment", "load_run", "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints",
+    "build_ensemble", "check_installation", "choose_policies", "compare_planners", "diff_checkpoints",
+    "draft_config", "evaluate", "export", "export_onnx", "find_dataset", "gather_checkpoint", "generate",
+    "get_dataset", "ingest", "init", "inspect_checkpoint", "json_schema", "judge_policies", "list_checkpoints",
+    "load_experiment", "load_policies_config", "load_run",
+    "measure_disk", "measure_lookups", "measure_memory", "open_checkpoints",
     "partition_towers", "plan",
     "predict", "predict_files", "prepare", "prune_checkpoints", "report_run", "scale",
     "search_hyperparameters", "serve", "to_yaml", "train",
-    "train_planner", "verify", "verify_checkpoints", "write_partition", "write_plan", "write_scale",
+    "train_planner", "train_policies", "verify", "verify_checkpoints", "write_partition", "write_plan",
+    "write_policies", "write_scale",
 }  # fmt: skip
 CLASSES = {
     "BuiltEnsemble", "CheckpointFolder", "Comparison", "Dataset", "Ensemble", "Experiment", "Exported", "ExportedOnnx",
@@ -43,6 +45,7 @@ COMMANDS = {
     "generate": "generate", "schema": "json_schema", "doctor": "check_installation", "checkpoint": "list_checkpoints",
     "datasets": "get_dataset", "verify": "verify", "search": "search_hyperparameters",
     "ensemble": "build_ensemble", "export": "export", "serve": "serve", "towers": "partition_towers",
+    "policies": "train_policies",
 }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def planner(
     seconds: float, time_parts: TimeParts | None, costs: LearnedCosts = COSTS, replicate_up_to: int = 1
 ) -> AutoShard:
     config = AutoShard.Config(refine_s=seconds, rollouts=2, depth=2, replicate_up_to=replicate_up_to)
-    return AutoShard(config, costs, learned_policy(None), time_parts)
+    return AutoShard(config, costs, [learned_policy(None)], time_parts)
 
 
 def test_table_factors_are_recovered_from_measured_sets() -> None:

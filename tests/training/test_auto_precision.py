@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.training.conftest import MakeExperiment
-from ziggurat.cli.doctor_checks import bf16_check, compiler_check
+from ziggurat.cli.doctor.checks import bf16_check, compiler_check
 from ziggurat.training import api
 from ziggurat.training.run_folder import precision
 from ziggurat.training.run_folder.precision import choices, multiplies_bf16

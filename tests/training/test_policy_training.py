@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Silent
-from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
+from ziggurat.planning.autoshard.learned import learned_costs, learned_policies, learned_policy
 from ziggurat.planning.autoshard.pool import table_pool
 from ziggurat.training.placement import kernel_benchmark as kernels
 from ziggurat.training.placement import policy_training
@@ -52,3 +53,25 @@ def test_rounds_measure_and_learn_and_resume(tmp_path: Path, monkeypatch: pytest
     again = train_policy(tmp_path, CPU, 2, pool=POOL)
     assert again.origin == policy.origin
     assert len((tmp_path / PLACEMENTS).read_text().splitlines()) == len(lines)
+
+
+def test_snapshots_of_rounds_propose_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "EPOCHS", 3)
+    monkeypatch.setattr(kernels, "SETS", 12)
+    monkeypatch.setattr(kernels, "MAX_BYTES", 3 * 10**8)
+    monkeypatch.setattr(policy_training, "MEASURED_TASKS", 1)
+    monkeypatch.setattr(policy_training, "UPDATES", 2)
+    monkeypatch.setattr(policy_training, "CHOOSING_TASKS", 2)
+    with pytest.raises(ConfigError, match="3 proposers of 2 rounds"):
+        train_policy(tmp_path, CPU, 2, pool=POOL, proposers=3)
+    last = train_policy(tmp_path, CPU, 2, pool=POOL, proposers=2)
+    found = learned_policies(tmp_path, 2)
+    assert {name: weight.tobytes() for name, weight in found[1].weights.items()} == {
+        name: weight.tobytes() for name, weight in last.weights.items()
+    }
+    assert any((found[0].weights[name] != weight).any() for name, weight in found[1].weights.items())
+    with pytest.raises(ConfigError, match=r"lacks proposer-3\.safetensors"):
+        learned_policies(tmp_path, 3)
+    (tmp_path / policy_training.SNAPSHOTS / "round-01.safetensors").unlink()
+    with pytest.raises(ConfigError, match="trained without snapshots"):
+        train_policy(tmp_path, CPU, 2, pool=POOL, proposers=2)

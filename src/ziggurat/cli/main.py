@@ -16,7 +16,6 @@ from ziggurat._version import __version__
 from ziggurat.cli import (
     checkpoint,
     datasets,
-    doctor,
     ensemble,
     evaluate,
     export,
@@ -24,6 +23,7 @@ from ziggurat.cli import (
     ingest,
     init,
     plan,
+    policies,
     predict,
     prepare,
     report,
@@ -34,6 +34,7 @@ from ziggurat.cli import (
     train,
     verify,
 )
+from ziggurat.cli.doctor import command as doctor
 from ziggurat.cli.search import commands as search
 from ziggurat.core.errors import ZigguratError, printable
 from ziggurat.parallel.environment import has_other_ranks
@@ -57,6 +58,7 @@ app.command("export", short_help="Write a run as a folder to serve.")(export.com
 app.command("report", short_help="Write a run's report as one HTML file.")(report.command)
 app.command("scale", short_help="Train growing sizes, fit a scaling law.")(scale.command)
 app.add_typer(search.app, name="search")
+app.add_typer(policies.app, name="policies")
 app.command("towers", short_help="Divide the features among towers.")(towers.command)
 app.command("serve", short_help="Answer requests with an export.")(serve.command)
 app.add_typer(checkpoint.app, name="checkpoint")

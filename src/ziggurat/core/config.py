@@ -16,6 +16,7 @@ from ziggurat.core.config_numbers import with_real_numbers
 from ziggurat.core.config_places import IMPORT_KEY, Location
 from ziggurat.core.config_problems import describe_problems, hint_for
 from ziggurat.core.errors import ConfigError, shorten
+from ziggurat.core.untrusted import Damage, parse_yaml
 
 
 class Config(pydantic.BaseModel):
@@ -114,6 +115,24 @@ def parse_config(
         items = cast("list[dict[str, Any]]", error.errors(include_url=False))
         hint = hint_for(items, source)
         raise ConfigError(describe_problems(kind, values, items, source, overridden), hint) from None
+
+
+def key_and_value(override: str) -> tuple[str, Any]:
+    """Returns the key of an override ``a.b=c``, and its value parsed as YAML.
+
+    Raises:
+        ConfigError: it is no ``KEY=VALUE``, or the value is empty or not YAML.
+    """
+    key, separator, text = (part.strip() for part in override.partition("="))
+    if not separator or not key:
+        raise ConfigError(f"--set {override}: expected KEY=VALUE", "for example --set training.batch_size=8192")
+    if not text:
+        raise ConfigError(
+            f"--set {override}: the value is empty",
+            f"give one, or {key}=null for none, or {key}='\"\"' for an empty text; leave --set out for the default",
+        )
+    damage = Damage(ConfigError, "quote it: --set 'a.b=\"text\"'")
+    return key, parse_yaml(text.encode("utf-8", "surrogatepass"), f"--set {shorten(override)}", damage)
 
 
 def set_by_path(values: dict[str, Any], path: str, value: Any) -> Location:

@@ -35,13 +35,21 @@ def render_report(inputs: ReportInputs) -> str:
     return page(f"{inputs.title} – ziggurat report", _header(inputs, list(sections)), sections.values())
 
 
-def page(title: str, header: Html, sections: Iterable[Html]) -> str:
-    """Returns a whole document in the report's style."""
+def page(title: str, header: Html, sections: Iterable[Html], *, images: bool = False) -> str:
+    """Returns a whole document in the report's style.
+
+    Args:
+        title: of the document.
+        header: its head for readers.
+        sections: what follows.
+        images: allow images whose data are in the page itself.
+    """
+    policy = f"{_POLICY}; img-src data:" if images else _POLICY
     head = el(
         "head",
         el("meta", charset="utf-8"),
         el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        el("meta", http_equiv="Content-Security-Policy", content=policy),
         el("title", title),
         el("style", Html(STYLE)),
     )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_VOID = frozenset({"meta", "br", "line", "circle", "rect", "path", "polyline", "polygon", "col"})
+_VOID = frozenset({"meta", "br", "line", "circle", "rect", "path", "polyline", "polygon", "col", "img"})
 
 
 class Html(str):

@@ -18,7 +18,7 @@ from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.contracts.modules import check_model, check_sequence_encoder, check_trainable
 from ziggurat.contracts.optimizers import check_dense_optimizer
 from ziggurat.contracts.planners import check_planner
-from ziggurat.core.config import Config, parse_config, set_by_path
+from ziggurat.core.config import Config, key_and_value, parse_config, set_by_path
 from ziggurat.core.config_places import Location, display_path
 from ziggurat.core.errors import ConfigError, nearest, shorten, within
 from ziggurat.core.schema import Schema
@@ -298,7 +298,7 @@ def apply_overrides(
     Raises:
         ConfigError: an override is not ``KEY=VALUE``, or its key cannot be.
     """
-    overridden = {set_by_path(values, *_key_and_value(override)) for override in overrides}
+    overridden = {set_by_path(values, *key_and_value(override)) for override in overrides}
     if data_folder is not None:
         set_by_path(values, "data.folder", str(data_folder))
     return overridden
@@ -376,20 +376,6 @@ def _read_yaml(path: Path) -> dict[str, Any]:
             "write one with `ziggurat init FILES --out exp.yaml`",
         )
     return cast("dict[str, Any]", values)
-
-
-def _key_and_value(override: str) -> tuple[str, Any]:
-    """Returns the key of an override ``a.b=c``, and its value parsed as YAML."""
-    key, separator, text = (part.strip() for part in override.partition("="))
-    if not separator or not key:
-        raise ConfigError(f"--set {override}: expected KEY=VALUE", "for example --set training.batch_size=8192")
-    if not text:
-        raise ConfigError(
-            f"--set {override}: the value is empty",
-            f"give one, or {key}=null for none, or {key}='\"\"' for an empty text; leave --set out for the default",
-        )
-    damage = Damage(ConfigError, "quote it: --set 'a.b=\"text\"'")
-    return key, parse_yaml(text.encode("utf-8", "surrogatepass"), f"--set {shorten(override)}", damage)
 
 
 def _check_plain(value: Any, source: str, path: str = "") -> None:

@@ -41,3 +41,30 @@ def learned_policy(folder: Path | None) -> Policy:
     """Returns the policy in ``folder``, or the one shipped with ziggurat if there is none."""
     path = (folder or SHIPPED) / POLICY
     return Policy.load(path if path.is_file() else SHIPPED / POLICY)
+
+
+def proposer_path(folder: Path, number: int) -> Path:
+    """Returns the file of the policy with this number, from 1, of several that propose together."""
+    return folder / f"proposer-{number}.safetensors"
+
+
+def learned_policies(folder: Path | None, count: int) -> tuple[Policy, ...]:
+    """Returns policies that propose together: for a ``count`` of 1 that of :func:`learned_policy`.
+
+    Raises:
+        ConfigError: the folder has fewer than ``count``; the policy that comes with ziggurat is a single one.
+        DataError: a policy is damaged.
+    """
+    if count == 1:
+        return (learned_policy(folder),)
+    paths = [proposer_path(folder or SHIPPED, number) for number in range(1, count + 1)]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        single = "the policy that comes with ziggurat is a single one"
+        where = single if folder is None else f"{folder} lacks {missing[0]}"
+        raise ConfigError(
+            f"planning.planner.proposers: {count}, but {where}",
+            "train them with `ziggurat plan CONFIG --train` and name their folder in planning.planner.learned, or "
+            "leave proposers out",
+        )
+    return tuple(Policy.load(path) for path in paths)

@@ -4,7 +4,8 @@
 2. A beam search splits the costliest and the largest tables as long as that makes the slowest device faster. It starts
    from the rules' splits, and again from whole tables. NeuroShard (arXiv 2305.01868, section 4.2) halves columns; ours
    also splits by rows, which every optimizer's kernel supports.
-3. A trained policy places the remaining items on devices; the best of several drawn placements is improved by swaps.
+3. A trained policy, or several (:mod:`~ziggurat.planning.autoshard.proposers`), places the remaining items on devices;
+   the best of several drawn placements is improved by swaps.
 4. On request, the plan is measured, the costs are corrected, and the planner plans again
    (:mod:`~ziggurat.planning.autoshard.refinement`).
 
@@ -30,8 +31,9 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.autoshard.baseline import BaselinePlanner, Measure
 from ziggurat.planning.autoshard.costs import LearnedCosts
-from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
+from ziggurat.planning.autoshard.learned import learned_costs, learned_policies
 from ziggurat.planning.autoshard.policy import Policy
+from ziggurat.planning.autoshard.proposers import proposals
 from ziggurat.planning.autoshard.refinement import refine_plan
 from ziggurat.planning.autoshard.task import Ints, Task, greedy, improved_by_swaps
 from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
@@ -52,7 +54,7 @@ class AutoShard(Planner):
     Args:
         config: the settings.
         costs: the learned costs.
-        policy: the placement policy.
+        policies: the placement policies that propose, one or more.
         time_parts: measures a device's shards, if the config asks for measurements.
         progress: shows the progress of the measurements.
     """
@@ -72,7 +74,10 @@ class AutoShard(Planner):
         """Folder with a cost network and a policy of your own (`ziggurat doctor --measure`); default: those shipped
         with ziggurat."""
         rollouts: int = pydantic.Field(default=32, ge=0)
-        """Number of placements drawn from the policy, in addition to its likeliest one."""
+        """Number of placements drawn from the policies, in addition to the likeliest one of each."""
+        proposers: int = pydantic.Field(default=1, ge=1, le=8)
+        """Number of policies that propose. More than one are snapshots of one training in cycles; they are trained with
+        `ziggurat plan --train` and kept in the folder ``learned``. 1: the last policy."""
         beam: int = pydantic.Field(default=3, ge=1)
         """Number of states that the search over splits keeps."""
         depth: int = pydantic.Field(default=10, ge=0)
@@ -100,18 +105,19 @@ class AutoShard(Planner):
             return self.model_copy(update={"refine_s": 0.0})
 
         def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> AutoShard:
-            costs, policy = learned_costs(self.learned), learned_policy(self.learned)
-            return AutoShard(self, costs, policy, time_parts, progress)
+            costs, policies = learned_costs(self.learned), learned_policies(self.learned, self.proposers)
+            return AutoShard(self, costs, policies, time_parts, progress)
 
     def __init__(
         self,
         config: Config,
         costs: LearnedCosts,
-        policy: Policy,
+        policies: Sequence[Policy],
         time_parts: TimeParts | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.config, self.costs, self.policy, self.time_parts = config, costs, policy, time_parts
+        assert policies
+        self.config, self.costs, self.policies, self.time_parts = config, costs, tuple(policies), time_parts
         self.progress = progress or Silent()
         self.rules = Rules(Rules.Config(replicate_up_to=config.replicate_up_to, fused=config.fused))
 
@@ -131,7 +137,7 @@ class AutoShard(Planner):
             )
 
         def plan_by(costs: LearnedCosts, start: Plan | None) -> Plan:
-            planner = AutoShard(self.config, costs, self.policy)
+            planner = AutoShard(self.config, costs, self.policies)
             return planner._improved_by_swaps(problem, start) if start else planner._plan(problem)
 
         others, seconds = self._other_plans(problem), self.config.refine_s
@@ -181,14 +187,13 @@ class AutoShard(Planner):
         return self.rules
 
     def _assign(self, problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
-        """Assigns items to ranks by the policy and swaps."""
+        """Assigns items to ranks by the policies and swaps."""
         if not items:
             return ()
         task = self.costs.task(problem, plan, items, loads)
         rng = np.random.default_rng(0)
-        candidates = [greedy(task), greedy(task, task.bytes_N), *self.policy.place(task, 1, None).device_PN]
-        if self.config.rollouts:
-            candidates += list(self.policy.place(task, self.config.rollouts, rng).device_PN)
+        candidates = [greedy(task), greedy(task, task.bytes_N)]
+        candidates += proposals(self.policies, task, self.config.rollouts, rng)
         found = _best_fitting(task, candidates)
         if found is None:
             raise _no_capacity_error(items, loads)

@@ -104,14 +104,11 @@ class Policy:
         """
         order = np.argsort(-task.single_N, kind="stable")
         rollout = _Rollout(task, episodes, order)
-        weights = self.weights
         seen: list[npt.NDArray[np.float32]] = []
         allowed: list[npt.NDArray[np.bool_]] = []
         for item in order:
             inputs_PDQ, legal_PD = rollout.observe(int(item))
-            hidden = np.maximum(inputs_PDQ @ weights["mlp.0.weight"].T + weights["mlp.0.bias"], 0)
-            logits_PD = (hidden @ weights["mlp.2.weight"].T)[..., 0] - weights["greed"] * inputs_PDQ[..., 0]
-            logits_PD = np.where(legal_PD, logits_PD, -np.inf)
+            logits_PD = self.logits(inputs_PDQ, legal_PD)
             if draw is not None:
                 logits_PD = logits_PD + draw.gumbel(size=logits_PD.shape)
             rollout.assign(int(item), logits_PD.argmax(1))
@@ -120,6 +117,13 @@ class Policy:
                 allowed.append(legal_PD)
         inputs = (np.stack(seen), np.stack(allowed), rollout.device_PN[:, order].T) if learning else None
         return Episodes(rollout.device_PN, rollout.rewards(), inputs)
+
+    def logits(self, inputs: npt.NDArray[np.float32], legal: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+        """Returns the logit of each device, (…, D), of the scoring network's inputs (…, D, Q); −∞ where not allowed."""
+        weights = self.weights
+        hidden = np.maximum(inputs @ weights["mlp.0.weight"].T + weights["mlp.0.bias"], 0)
+        found = (hidden @ weights["mlp.2.weight"].T)[..., 0] - weights["greed"] * inputs[..., 0]
+        return np.where(legal, found, -np.inf)
 
 
 class _Rollout:
@@ -205,6 +209,11 @@ class Learner:
         self._scorer.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in policy.weights.items()})
         self._optimizer = torch.optim.Adam(self._scorer.parameters(), LR)
         self._draw = np.random.default_rng(seed)
+
+    def set_rate(self, rate: float) -> None:
+        """Sets the learning rate of the following updates; it is :data:`LR` otherwise."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
 
     @property
     def policy(self) -> Policy:

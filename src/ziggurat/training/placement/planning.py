@@ -15,6 +15,7 @@ from ziggurat.data.encoded.loader import check_batch_size
 from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.features.saved_transform import SavedTransform
 from ziggurat.planning import PlanEstimate
+from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
 from ziggurat.planning.planner import plan_problem
@@ -142,7 +143,8 @@ def train_planner(experiment: Experiment | str | Path, progress: Progress | None
         )
     device = pick_device(experiment.training.device)
     folder = planner.learned_folder or cost_cache_folder(device)
-    policy_training.train_policy(folder, device, policy_training.ROUNDS, progress)
+    proposers = planner.proposers if isinstance(planner, AutoShard.Config) else 1
+    policy_training.train_policy(folder, device, policy_training.ROUNDS, progress, proposers=proposers)
     return folder
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.planning.autoshard.cost_network import CostNetwork
 from ziggurat.planning.autoshard.costs import LearnedCosts
-from ziggurat.planning.autoshard.learned import NETWORK, POLICY
+from ziggurat.planning.autoshard.learned import NETWORK, POLICY, proposer_path
 from ziggurat.planning.autoshard.learning import (
     EPISODES,
     TASKS,
@@ -23,10 +24,12 @@ from ziggurat.planning.autoshard.learning import (
     train_on_synthetic_tasks,
 )
 from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.autoshard.policy import Learner, Policy
+from ziggurat.planning.autoshard.policy import LR, Learner, Policy
 from ziggurat.planning.autoshard.pool import PoolTable, table_pool, train_test_halves
+from ziggurat.planning.autoshard.proposers import choose_proposers
 from ziggurat.planning.autoshard.refinement import device_parts
 from ziggurat.planning.problem import Problem
+from ziggurat.policies.schedule import CyclicalRate
 from ziggurat.training.placement import kernel_benchmark as kernels
 from ziggurat.training.placement.kernel_benchmark import (
     PLACEMENTS,
@@ -45,6 +48,12 @@ MEASURED_TASKS = 8
 """Tasks per round that are planned and measured, with a set of tables for each device."""
 UPDATES = 50
 """Updates of the policy per round, each on ten tasks with ten episodes per task."""
+SNAPSHOTS = "snapshots"
+"""The folder of the policies after each round, kept if several propose."""
+CHOOSING_TASKS = 20
+"""Tasks on which proposers are chosen."""
+DIVERSITY = 1.0
+"""λ of that choice."""
 
 
 def train_policy(
@@ -53,6 +62,7 @@ def train_policy(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
     pool: Sequence[PoolTable] | None = None,
+    proposers: int = 1,
 ) -> Policy:
     """Trains the policy in ``folder`` up to a number of rounds and returns it; rounds done earlier are not repeated.
 
@@ -68,30 +78,63 @@ def train_policy(
         rounds: total number of rounds.
         progress: where to show progress.
         pool: the tables to make tasks of; default: the training half of the pool.
+        proposers: if more than 1, each round is a cycle of the learning rate and leaves a snapshot. After the last
+            round, so many of them are chosen, on tasks of their own, to propose together, and are written beside the
+            policy.
+
+    Raises:
+        ConfigError: there are fewer rounds than proposers, or rounds were trained in the folder without snapshots.
     """
+    if proposers > rounds:
+        raise ConfigError(f"{proposers} proposers of {rounds} rounds, each of which leaves one", "choose fewer")
     progress, tables = progress or Silent(), train_test_halves(table_pool())[0] if pool is None else tuple(pool)
     sets = len(read_json_lines(folder / SAMPLES)) if (folder / NETWORK).is_file() else 0
     network = kernels.measure(folder, device, sets or kernels.SETS, progress, tables)
     policy = Policy.load(folder / POLICY) if (folder / POLICY).is_file() else Policy.untrained()
     done = int(policy.origin.get("rounds", 0))
+    snapshots = [folder / SNAPSHOTS / f"round-{number + 1:02}.safetensors" for number in range(rounds)]
+    if proposers > 1 and not all(path.is_file() for path in snapshots[:done]):
+        raise ConfigError(
+            f"{folder}: {done} rounds were trained without snapshots, which {proposers} proposers are chosen from",
+            "name another folder in planning.planner.learned",
+        )
     progress.start("policy", rounds, "rounds")
     for number in range(done, rounds):
         random = np.random.default_rng(number)
-        planner = AutoShard(AutoShard.Config(replicate_up_to=1), LearnedCosts(network), policy)
+        planner = AutoShard(AutoShard.Config(replicate_up_to=1), LearnedCosts(network), [policy])
         _measure_plans(folder, device, planner, tables, number, progress)
         network = fit_network(folder, device, progress)
         learner, rewards = Learner(policy, number), list[float]()
         progress.start("learn", UPDATES, "updates")
+        cycle = CyclicalRate(LR, UPDATES, 1)
         for update in range(UPDATES):
+            if proposers > 1:
+                learner.set_rate(cycle.rate(update + 1))
             rewards.append(train_on_synthetic_tasks(learner, network, tables, random))
             progress.advance(update + 1)
         progress.finish()
         policy = learner.policy
         policy.origin = _origin(network, number + 1, ratio_to_greedy(policy, network, tables))
+        if proposers > 1:
+            policy.save(snapshots[number])
         policy.save(folder / POLICY)
         progress.advance(number + 1, reward=f"{rewards[-1]:.3f}", over_greedy=f"{policy.origin['over_greedy']:.3f}")
     progress.finish()
+    if proposers > 1:
+        _choose_proposers(folder, snapshots, network, tables, proposers)
     return policy
+
+
+def _choose_proposers(
+    folder: Path, snapshots: Sequence[Path], network: CostNetwork, tables: Sequence[PoolTable], proposers: int
+) -> None:
+    """Chooses snapshots on tasks that nothing was trained on, and writes them as proposers."""
+    random = np.random.default_rng([0, 2])
+    tasks = [draw_task(tables, random).task(network) for _ in range(CHOOSING_TASKS)]
+    policies = [Policy.load(path) for path in snapshots]
+    chosen = choose_proposers(policies, tasks, proposers, DIVERSITY, tolerance=1.0)
+    for number, place in enumerate(chosen.members, 1):
+        policies[place].save(proposer_path(folder, number))
 
 
 def _measure_plans(

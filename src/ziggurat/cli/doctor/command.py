@@ -79,7 +79,7 @@ def command(
     from rich.markup import escape
     from rich.table import Table
 
-    from ziggurat.cli.doctor_checks import all_checks
+    from ziggurat.cli.doctor.checks import all_checks
 
     console = Console(highlight=False)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

@@ -170,7 +170,7 @@ def reinstall_command(flavour: engine.Flavour) -> str:
 
 
 def _in_checkout() -> bool:
-    return (Path(__file__).parents[3] / "tools" / "install.py").is_file()
+    return (Path(__file__).parents[4] / "tools" / "install.py").is_file()
 
 
 def machine_checks(folder: Path) -> Iterator[Check]:

@@ -1,0 +1,1 @@
+"""`ziggurat doctor`: the command, and what it checks."""

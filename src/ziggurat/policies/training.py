@@ -1,0 +1,178 @@
+"""Trains one policy in cycles, and keeps a snapshot of each; it resumes to the bit.
+
+Training is divided at save points. At each of them, and not only after an interruption, all environments begin new
+episodes and all random numbers are seeded anew from the run's seed and the number of the save point. So what happens
+after a save point depends on the saved state alone, whatever environment, and no state of an environment has to be
+stored. Rollouts never cross a save point, so that nothing is learned from an episode's cut as if it were its end. The
+price is that some episodes are not played to their end (docs/decisions/0065).
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ziggurat.core.errors import RunFolderError
+from ziggurat.core.files import locked_folder
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.policies import run_folder
+from ziggurat.policies.config import PoliciesConfig, TrainingConfig
+from ziggurat.policies.run_folder import Episode
+from ziggurat.policies.schedule import CyclicalRate, cycle_ends
+
+Stop = Callable[[], signal.Signals | None]
+"""Returns the signal by which the user has asked to stop, or None."""
+
+_PARTS_OF_A_CYCLE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """How a training ended.
+
+    Attributes:
+        folder: the run.
+        steps: steps of all environments that are saved.
+        snapshots: how many snapshots there are.
+        signal: the signal that stopped it, if any.
+    """
+
+    folder: Path
+    steps: int
+    snapshots: int
+    signal: signal.Signals | None
+
+
+def save_points(training: TrainingConfig) -> tuple[int, ...]:
+    """Returns the steps after which the state is saved, rising: the end of each cycle, and points within."""
+    found: list[int] = []
+    start = 0
+    for end in cycle_ends(training.steps, training.cycles):
+        every = training.save_every or -(-(end - start) // _PARTS_OF_A_CYCLE)
+        found += [*range(start + every, end, every), end]
+        start = end
+    return tuple(found)
+
+
+def rate_of(training: TrainingConfig) -> Callable[[int], float]:
+    """Returns the rate of each step, counted from 1."""
+    if training.schedule == "constant":
+        return lambda step: training.rate
+    return CyclicalRate(training.rate, training.steps, training.cycles).rate
+
+
+def train(
+    config: PoliciesConfig,
+    folder: Path | str | None = None,
+    *,
+    progress: Progress | None = None,
+    stop: Stop = lambda: None,
+) -> Trained:
+    """Trains a run, or resumes it: the result is the same to the bit, on the same machine with the same versions.
+
+    Args:
+        config: the config.
+        folder: the run; default: ``policies/NAME``.
+        progress: where to show progress.
+        stop: asked between steps; after a signal, training stops, and goes on from the last save point when called
+            again.
+
+    Raises:
+        ConfigError: the task or the algorithm is not possible.
+        EnvironmentMismatch: the extra ``rl`` is not installed.
+        RunFolderError: the folder holds something else, a run of another task, algorithm or training, or is damaged.
+        FolderInUse: another process works in the folder.
+    """
+    from ziggurat.policies.agents.environments import training_environments
+    from ziggurat.policies.agents.learner import make_agent
+
+    folder = Path("policies") / config.name if folder is None else Path(folder)
+    progress = progress or Silent()
+    run_folder.check_free(folder)
+    envs = training_environments(config.task, config.training.environments, config.algorithm.gamma)
+    try:
+        agent = make_agent(config.algorithm, config.task, envs, config.training.rate, config.training.seed)
+        with locked_folder(folder, "training policies"):
+            if (folder / run_folder.MARKER).is_file():
+                _check_same(folder, config)
+            run_folder.write_config(folder, config)
+            return _Training(config, folder, agent, progress, stop).run()
+    finally:
+        envs.close()
+
+
+class _Training:
+    def __init__(self, config: PoliciesConfig, folder: Path, agent: Any, progress: Progress, stop: Stop) -> None:
+        self._config, self._folder, self._agent = config, folder, agent
+        self._progress, self._stop = progress, stop
+        self._episodes: list[Episode] = []
+
+    def run(self) -> Trained:
+        from ziggurat.policies.agents.agent_tensors import agent_arrays, replay_arrays, restore_agent, restore_replay
+        from ziggurat.policies.agents.segment import train_segment
+
+        agent, folder, training = self._agent, self._folder, self._config.training
+        done, seconds = 0, 0.0
+        record = run_folder.read_record(folder)
+        if record is not None:
+            arrays, replay = run_folder.read_state(folder, record)
+            where = run_folder.state_path(folder)
+            restore_agent(agent, arrays, where, run_folder.DAMAGE)
+            restore_replay(agent, replay, where, run_folder.DAMAGE)
+            done, seconds, self._episodes = record.done, record.seconds, list(record.episodes)
+        points = save_points(training)
+        steps, caught = int(agent.num_timesteps), None
+        self._progress.start("train", training.steps, "steps")
+        for number, point in enumerate(points):
+            if number < done:
+                continue
+            started, known = time.monotonic(), len(self._episodes)
+            if agent.num_timesteps < point:
+                seed = int(np.random.SeedSequence([training.seed, number]).generate_state(1)[0] % 2**31)
+                train_segment(
+                    agent, point, training, rate_of(training), seed,
+                    on_snapshot=self._keep, on_episode=self._episodes.append, on_steps=self._show, stop=self._stop,
+                )  # fmt: skip
+            caught = self._stop()
+            if caught is not None:
+                del self._episodes[known:]
+                break
+            seconds += time.monotonic() - started
+            steps = int(agent.num_timesteps)
+            run_folder.write_state(
+                folder, agent_arrays(agent), replay_arrays(agent), number + 1, steps, seconds, self._episodes
+            )
+        self._progress.finish()
+        missing = caught is not None and steps < cycle_ends(training.steps, training.cycles)[0]
+        return Trained(folder, steps, 0 if missing else len(run_folder.read_snapshots(folder)), caught)
+
+    def _keep(self, cycle: int, agent: Any) -> None:
+        from ziggurat.policies.agents.agent_tensors import agent_arrays
+
+        if self._stop() is None:
+            name = self._config.algorithm.name
+            run_folder.write_snapshot(self._folder, cycle, int(agent.num_timesteps), name, agent_arrays(agent))
+
+    def _show(self, steps: int) -> None:
+        latest = [each.total for each in self._episodes[-20:]]
+        figures = {"return": f"{np.mean(latest):.4g}"} if latest else {}
+        self._progress.advance(min(steps, self._config.training.steps), **figures)
+
+
+def _check_same(folder: Path, config: PoliciesConfig) -> None:
+    """Refuses to continue a run of another task, algorithm or training; the other sections may change."""
+    known = run_folder.read_config(folder)
+    for section in ("task", "algorithm", "training"):
+        mine, theirs = (getattr(each, section).model_dump(mode="json") for each in (config, known))
+        for key in dict.fromkeys((*mine, *theirs)):
+            if mine.get(key) != theirs.get(key):
+                raise RunFolderError(
+                    f"{folder}: was trained with {section}.{key} {theirs.get(key)!r}, the config has {mine.get(key)!r}",
+                    "name another folder with --run, or restore the config",
+                )
