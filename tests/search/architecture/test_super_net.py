@@ -61,6 +61,8 @@ def test_the_gradient_of_theta_is_that_of_finite_differences(open_trainer: OpenT
         batch = next(held)
         trainer.recommender.eval()
         stepper = trainer.architecture
+        soft = trainer.config.model_copy(update={"masks": "soft"})
+        stepper._config = soft  # pyright: ignore[reportPrivateUsage] - a drawn architecture has no finite differences
         stepper._limits = {"flops": 500.0, "bytes": 1e9}  # pyright: ignore[reportPrivateUsage]
         generator = torch.Generator().manual_seed(0)
         for parameter in trainer.logits.parameters.values():
@@ -96,6 +98,42 @@ def test_a_search_that_was_stopped_goes_on_bit_for_bit(open_trainer: OpenTrainer
     assert trainer.at.architecture_steps == trainer.steps_of_architecture > 0
     assert len(whole[2]) == len(resumed[2])
     assert whole[2][-1].probabilities == resumed[2][-1].probabilities  # pyright: ignore
+
+
+def test_a_step_of_the_weights_trains_one_architecture(open_trainer: OpenTrainer) -> None:
+    """What the drawn architecture does not use stays as it was; what it uses moves."""
+    with open_trainer(Path("net")) as trainer:
+        trainer.recommender.train()
+        weights, _ = trainer.batches()
+        net = trainer.recommender.net
+        seen: set[str] = set()
+        for _ in range(6):
+            before = {name: each.detach().clone() for name, each in net.module.named_parameters()}
+            trainer.weights_step(*next(weights))
+            chosen = {name: mask.hard for name, mask in net.masks.items()}
+            assert None not in chosen.values()
+            moved = {name for name, each in net.module.named_parameters() if not torch.equal(before[name], each)}
+            of_layer = {int(name.split(".")[3]) for name in moved if name.startswith("layers.0.layers.")}
+            assert of_layer == ({chosen["layer.1"]} if chosen["layer.1"] != 2 else set())
+            assert any(name.startswith("top.layers.0") for name in moved) == (chosen["top.1.width"] != 2)
+            seen |= {str(chosen["layer.1"])}
+        assert len(seen) > 1
+
+
+def test_straight_masks_are_choices_with_the_gradient_of_the_mixture(make_experiment: MakeExperiment) -> None:
+    config = small_config()
+    experiment = make_experiment()
+    space = WholeSpace(config.space, config.tables, experiment, prepare(experiment).schema)
+    logits = Logits(space.decisions, 3)
+    weights = torch.tensor([1.0, -2.0, 0.5])
+    gradients: list[torch.Tensor] = []
+    for straight in (False, True):
+        shares = logits.masks(0.5, ARCHITECTURE, 7, straight=straight)["top.1.width"].shares
+        if straight:
+            assert sorted(shares.detach().tolist()) == pytest.approx([0, 0, 1])
+        (gradient,) = torch.autograd.grad((shares * weights).sum(), [logits.parameters["top.1.width"]])
+        gradients.append(gradient)
+    torch.testing.assert_close(gradients[0], gradients[1])
 
 
 def test_no_row_trains_both_weights_and_architecture(make_experiment: MakeExperiment) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
@@ -55,6 +55,11 @@ class SuperNetConfig(Config):
 
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of the training rows that train the architecture; the others train the weights."""
+
+    masks: Literal["hard", "soft"] = "hard"
+    """``hard``: a step of the weights trains one architecture, drawn by θ, as it will be trained and judged; a step of
+    the architecture computes a drawn one too, with the gradient of the mixture (straight through). ``soft``: both mix
+    all choices by Gumbel-softmax, as published, which costs as much as all choices together."""
 
     lr: Annotated[float, Field(gt=0)] = 0.1
     """Learning rate of the architecture's logits (Adam)."""

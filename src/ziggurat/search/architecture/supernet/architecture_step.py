@@ -26,7 +26,8 @@ _BETAS = (0.5, 0.999)
 class ArchitectureStepper:
     """Performs steps of the architecture.
 
-    Loss: the mean loss of the batch under masks of Gumbel-softmax, plus, for each limit, w · log(E[cost] / limit) and
+    Loss: the mean loss of the batch under masks of Gumbel-softmax (of ``masks: hard`` rounded, with the gradient of the
+    unrounded ones), plus, for each limit, w · log(E[cost] / limit) and
     v · max(0, log(E[cost] / limit)), with E over architectures that are drawn with the probabilities softmax(θ).
     Weights, tables and their optimizers do not change.
 
@@ -92,7 +93,9 @@ class ArchitectureStepper:
         extended = recommender.hashed(batch)
         rows = recommender.lookup.finish(recommender.lookup.start(extended))
         by_feature = {name: each.detach() for name, each in rows.by_feature.items()}
-        recommender.net.masks = self._logits.masks(temperature, ARCHITECTURE, step)
+        recommender.net.masks = self._logits.masks(
+            temperature, ARCHITECTURE, step, straight=self._config.masks == "hard"
+        )
         # The part itself, not the module that averages gradients of weights over ranks: only θ gets a gradient here.
         columns_BC, _ = recommender.part(extended.dense_BF, by_feature, rows.masks)
         return weighted_loss(recommender.outputs, columns_BC, batch)

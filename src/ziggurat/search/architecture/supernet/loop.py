@@ -23,7 +23,7 @@ from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
 from ziggurat.search.architecture.config import SuperNetConfig
-from ziggurat.search.architecture.space.decision import Masks
+from ziggurat.search.architecture.space.decision import Masks, hard_masks
 from ziggurat.search.architecture.space.whole_space import CostName, WholeSpace
 from ziggurat.search.architecture.supernet.architecture_step import ArchitectureStepper
 from ziggurat.search.architecture.supernet.relaxation import WEIGHTS, Logits, detached, temperature
@@ -72,6 +72,7 @@ class SuperNetTrainer:
         self._training = training
         self.logits = Logits(space.decisions, seed)
         self.optimizer = space.experiment.optimizer.build(recommender.dense_parameters())
+        self.optimizer.register_step_pre_hook(_without_unused)
         slots = shared_slots(space.experiment.parallel, world, device)
         self._step = Stepper(recommender, self.optimizer, space.experiment.embeddings.l2, training.clip_norm, slots)
         self.architecture = ArchitectureStepper(recommender, self.logits, space, limits, config)
@@ -149,14 +150,18 @@ class SuperNetTrainer:
             stopping: whether this rank requests to stop.
             masks: the masks; default: drawn from θ.
         """
-        drawn = self.logits.masks(self._temperature(), WEIGHTS, self.at.step) if masks is None else masks
-        self.recommender.net.masks = detached(drawn)
+        self.recommender.net.masks = self._masks_of_weights() if masks is None else detached(masks)
         rows = batch.row_weights
         weight = float(batch.size) if rows is None else float(rows.sum())
         done = self._step(StepWork(batch.to(self.device), cursor, weight), None, stopping)
         self._add("weights", float(done.loss.detach()), float(done.weight))
         self.at.step, self.at.epoch, self.at.rows = self.at.step + 1, cursor.epoch, cursor.rows
         return done.stopping
+
+    def _masks_of_weights(self) -> Masks:
+        if self.config.masks == "hard":
+            return hard_masks(self.space.decisions, self.logits.drawn(self.at.step, WEIGHTS))
+        return detached(self.logits.masks(self._temperature(), WEIGHTS, self.at.step))
 
     def architecture_step(self, batch: Batch) -> None:
         """Performs a step of the architecture."""
@@ -226,3 +231,11 @@ class SuperNetTrainer:
 
     def _is_reached(self, stop_after: int | None) -> bool:
         return stop_after is not None and self.at.step >= stop_after
+
+
+def _without_unused(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Takes away gradients of zeros, which several ranks have of weights that no choice uses: these must not move."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and not parameter.grad.any():
+                parameter.grad = None

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ziggurat.search.architecture.space.decision import Architecture, Decision, Mask
 
@@ -46,15 +46,26 @@ class Logits:
             for each in self.decisions
         }
 
-    def masks(self, temperature: float, stream: int, step: int) -> dict[str, Mask]:
-        """Returns masks softmax((θ + g) / τ) with standard Gumbel noise g, differentiable in θ."""
+    def masks(self, temperature: float, stream: int, step: int, *, straight: bool = False) -> dict[str, Mask]:
+        """Returns masks softmax((θ + g) / τ) with standard Gumbel noise g, differentiable in θ.
+
+        Args:
+            temperature: τ.
+            stream: the stream of the noise.
+            step: the step.
+            straight: whether the shares are 1 and 0, of argmax(θ + g), with the gradient of the softmax.
+        """
         noise = self._noise(stream, step)
         found: dict[str, Mask] = {}
         for each in self.decisions:
             if not each.is_open:
                 found[each.name] = Mask.of_choice(0, 1)
                 continue
-            found[each.name] = Mask(torch.softmax((self.parameters[each.name] + noise[each.name]) / temperature, 0))
+            shares = torch.softmax((self.parameters[each.name] + noise[each.name]) / temperature, 0)
+            if straight:
+                one = nn.functional.one_hot(shares.argmax(), len(shares)).to(shares.dtype)
+                shares = one + (shares - shares.detach())
+            found[each.name] = Mask(shares)
         return found
 
     def drawn(self, number: int, stream: int = DRAWS) -> dict[str, int]:
