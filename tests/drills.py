@@ -9,6 +9,8 @@ from __future__ import annotations
 _CONTESTANT = "test_a_contestant_computes_the_same_as_with_all_rows_in_memory"
 
 DRILLS = {
+    "tests/planning/test_planner_contract.py::test_a_table_larger_than_any_device_is_split[torchrec]": "others stay",
+    "tests/planning/test_planner_contract.py::test_more_memory_never_takes_a_plan_away[torchrec]": "others stay",
     "tests/training/test_policy_training.py::test_snapshots_of_rounds_propose_together": "their choice stays",
     "tests/training/test_train.py::test_training_resumes_exactly_after_any_signal[15]": "SIGINT and SIGKILL stay",
     "tests/training/test_scale.py::test_a_signal_keeps_finished_runs_and_the_sweep_resumes[15]": "SIGINT stays",

@@ -116,7 +116,7 @@ def test_two_memories(config: Path) -> None:
     assert output["slow_share"] == pytest.approx(
         sum(d["slow_lookups"] for d in output["devices"]) / sum(d["lookups"] for d in output["devices"])
     )
-    assert output["plan"]["version"] == 4
+    assert output["plan"]["version"] == 5
     with pytest.raises(ConfigError, match="slow_memory is given without slow_bandwidth; give both or neither"):
         run(config, "--set", declare[0])
 

@@ -90,7 +90,10 @@ def test_a_stored_run_goes_on_to_the_same_weights(stored: Path) -> None:
         assert digests_of(outcome.run) == EXPECTED["digests"]
         assert found == EXPECTED["metrics"]
         assert probabilities == EXPECTED["probabilities"]
-        assert outcome.results["figures"] == EXPECTED["results"]["figures"]
+        figures = outcome.results["figures"]
+        assert figures.keys() == EXPECTED["results"]["figures"].keys()
+        for split, stored_figures in EXPECTED["results"]["figures"].items():
+            assert figures[split] == pytest.approx(stored_figures, rel=1e-14)  # GAUC's mean is rounded once since then
     assert [line.keys() for line in found] == [line.keys() for line in EXPECTED["metrics"]]
     assert probabilities == pytest.approx(EXPECTED["probabilities"], abs=1e-3)
     assert outcome.results["best_step"] == EXPECTED["results"]["best_step"]

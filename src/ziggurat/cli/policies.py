@@ -30,7 +30,8 @@ def train_command(
     \b
     Examples:
       ziggurat policies train cartpole.yaml
-      ziggurat policies train cartpole.yaml --set training.seed=1 --run policies/cartpole-1
+      ziggurat policies train cartpole.yaml --run policies/second
+      ziggurat policies train cartpole.yaml --set training.seed=1
     """
     from ziggurat.cli.progress import console_progress
     from ziggurat.policies.run_folder import load_config
@@ -54,7 +55,7 @@ def select_command(run: PoliciesRun, overrides: Overrides = None) -> None:
     \b
     Examples:
       ziggurat policies select policies/cartpole
-      ziggurat policies select policies/cartpole --set selection.members=2 --set "selection.diversity=[0,1,10]"
+      ziggurat policies select policies/cartpole --set selection.members=2
     """
     from ziggurat.cli.progress import console_progress
     from ziggurat.policies.choosing import choose

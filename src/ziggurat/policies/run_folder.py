@@ -101,7 +101,7 @@ class SnapshotRecord:
     arrays: FileChecksum
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> PoliciesConfig:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> PoliciesConfig:
     """Reads a config of policies from a YAML file.
 
     Args:
@@ -111,6 +111,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> PoliciesConfig:
     Raises:
         ConfigError: there is no such file, it is not YAML, or keys or values are not allowed.
     """
+    path = Path(path)
     try:
         values = read_yaml(path, _NO_YAML, follow=True)
     except FileNotFoundError:
