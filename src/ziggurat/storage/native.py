@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from ziggurat.core.files import user_cache
 from ziggurat.core.temporary import temporary_folder
 
 SOURCE = Path(__file__).with_name("native.c")
@@ -67,7 +68,7 @@ def _compile(path: Path, flags: Sequence[str], *, force: bool = False) -> Path:
     compiler = _compiler()
     source = path.read_bytes()
     build = " ".join((*compiler, *flags, platform.system(), platform.machine()))
-    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ziggurat" / "native"
+    cache_folder = user_cache("native")
     target = cache_folder / f"{hashlib.sha256(source + build.encode()).hexdigest()[:24]}.so"
     if target.is_file() and not force:
         return target

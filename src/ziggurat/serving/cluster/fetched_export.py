@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 from ziggurat.core.errors import DataError
-from ziggurat.core.files import FolderInUse, atomic_folder, locked_folder
+from ziggurat.core.files import FolderInUse, atomic_folder, locked_folder, user_cache
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.remote.remote_file import find_remote
 from ziggurat.core.remote.uri import checked_store_uri, local_folder
@@ -22,7 +21,7 @@ _WAIT_S = 3600.0
 
 def export_cache() -> Path:
     """Returns the folder for exports that were fetched, in ``XDG_CACHE_HOME`` or ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ziggurat" / "exports"
+    return user_cache("exports")
 
 
 def fetched_export(place: str, cache: Path | None = None, progress: Progress | None = None) -> Path:

@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from ziggurat.core.digests import load_tensors
 from ziggurat.core.errors import DataError
-from ziggurat.core.files import write_json
+from ziggurat.core.files import user_cache, write_json
 from ziggurat.core.temporary import temporary_folder
 from ziggurat.core.untrusted import Damage, parse_json, read_bytes
 from ziggurat.serving.artefact.damage import DAMAGED
@@ -95,9 +95,9 @@ class CompiledCode:
     def __init__(self, export: Path, manifest: Manifest, threads: int) -> None:
         recorded = manifest.files[PROGRAM_FILE].sha256
         processor = torch.backends.cpu.get_cpu_capability()
-        content = recorded, torch.__version__, processor, threads, sorted(_OPTIONS), VERDICT_VERSION
+        content = recorded, torch.__version__, processor, threads, sorted(_OPTIONS.items()), VERDICT_VERSION
         key = hashlib.sha256(repr(content).encode()).hexdigest()[:24]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ziggurat" / "compiled"
+        cache = user_cache("compiled")
         self.export, self.threads = export, threads
         self.library, self.verdict_file = cache / f"{key}.so", cache / f"{key}.json"
         self._verdict: Verdict | None = None
@@ -144,7 +144,8 @@ class CompiledCode:
 
     def _compile(self, folder: Path) -> Verdict:
         started = time.perf_counter()
-        program = self._program()
+        files = self._files()
+        program = read_program(*files, DAMAGED)
         program.example_inputs = (example_inputs(program, 3), {})
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "work")
         with torch.no_grad(), warnings.catch_warnings():
@@ -156,7 +157,7 @@ class CompiledCode:
         with zipfile.ZipFile(package) as parts:
             name = next(name for name in parts.namelist() if name.endswith(".so"))
             (folder / "code.so").write_bytes(parts.read(name))
-        graph = load_program(*self._files(), DAMAGED)
+        graph = load_program(*files, DAMAGED)
         code = _runner(folder / "code.so", graph)
         with torch.no_grad():
             other = _with_other_weights(graph)
@@ -182,9 +183,6 @@ class CompiledCode:
         data = manifest.files[PROGRAM_FILE].checksum.read(self.export / PROGRAM_FILE, DAMAGED)
         arrays = load_tensors(self.export / TENSORS_FILE, manifest.files[TENSORS_FILE].checksum, DAMAGED)
         return data, {name: torch.from_numpy(each).clone() for name, each in arrays.items()}, str(self.export)
-
-    def _program(self) -> Any:
-        return read_program(*self._files(), DAMAGED)
 
     def _read(self) -> Verdict | None:
         """Returns the stored verdict; None if there is none, or what it is of is damaged."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from pathlib import Path
 
 import torch
 
+from ziggurat.core.files import user_cache
 from ziggurat.core.topology import DeviceKind
 from ziggurat.planning.autoshard.learned import NETWORK
 from ziggurat.planning.config import PlanningConfig
@@ -32,8 +32,7 @@ def measured_cost_folder(config: PlanningConfig, kind: DeviceKind) -> Path | Non
 
 def cost_cache_folder(device: torch.device) -> Path:
     """Returns the folder for costs measured on this machine, in ``XDG_CACHE_HOME`` or ``~/.cache``."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "ziggurat" / "kernels" / re.sub(r"[^a-z0-9]+", "-", machine_name(device).lower()).strip("-")
+    return user_cache("kernels") / re.sub(r"[^a-z0-9]+", "-", machine_name(device).lower()).strip("-")
 
 
 def machine_name(device: torch.device) -> str:

@@ -26,7 +26,7 @@ from safetensors.numpy import save_file
 
 from ziggurat.core.digests import FileChecksum, load_tensors
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.core.files import atomic_file
+from ziggurat.core.files import atomic_file, user_cache
 from ziggurat.core.progress import Progress
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.data.encoded.split import TRAIN, VALIDATION, Assignment
@@ -89,7 +89,7 @@ def train_proxies(
 
 def cache_folder() -> Path:
     """Returns the folder of all trained proxies."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ziggurat" / "proxies"
+    return user_cache("proxies")
 
 
 def fingerprint_of_rows(plan: Preparation) -> str:
