@@ -49,9 +49,7 @@ class FrequencyHashConfig(_FrequencySettings):
         return self
 
     def fit(self, counts: ValueCounts | None) -> FrequencyEncoder:
-        assert counts is not None
-        keys = HashedKeys.of(most_frequent(counts)[: self.private_rows])
-        return FrequencyEncoder(self.name, keys, self.rows - 1 - len(keys), 1, self.seed)
+        return _fitted(self, counts)
 
 
 class DoubleHashConfig(_FrequencySettings):
@@ -77,9 +75,7 @@ class DoubleHashConfig(_FrequencySettings):
         return self
 
     def fit(self, counts: ValueCounts | None) -> FrequencyEncoder:
-        assert counts is not None
-        keys = HashedKeys.of(most_frequent(counts)[: self.private_rows])
-        return FrequencyEncoder(self.name, keys, self.rows - 1 - len(keys), 2, self.seed)
+        return _fitted(self, counts)
 
 
 class FrequencyBandConfig(_FrequencySettings):
@@ -193,3 +189,10 @@ def _check_rows(rows: int, private: int) -> None:
         raise ValueError(
             f"private_rows: {rows:,} rows, less one for missing values and {private:,} private ones, leave none"
         )
+
+
+def _fitted(config: FrequencyHashConfig | DoubleHashConfig, counts: ValueCounts | None) -> FrequencyEncoder:
+    """Returns the encoder that gives the most frequent values rows of their own, and hashes the others."""
+    assert counts is not None
+    keys = HashedKeys.of(most_frequent(counts)[: config.private_rows])
+    return FrequencyEncoder(config.name, keys, config.rows - 1 - len(keys), config.codes, config.seed)
