@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from bench.lab.cluster import LINK, Cluster, Traffic
+from bench.benchmark import Context
+from bench.contestant import ROOT
+from bench.lab.cluster import LINK, Cluster, Shape, Traffic
+from ziggurat.core.errors import EnvironmentMismatch
 
 PORT = 29400
 GRACE_SECONDS = 10.0
@@ -152,3 +159,35 @@ def _end(cluster: Cluster, hosts: Sequence[subprocess.Popen[str]], grace: float)
         time.sleep(0.01)
     for host in hosts:
         host.wait()
+
+
+def measured_in_cluster(context: Context, shape: Shape, ranks: int, worker: str, spec: Mapping[str, Any]) -> Any:
+    """Returns what the first rank of a fresh cluster wrote as JSON.
+
+    Args:
+        context: the settings of the run; lines with milliseconds a step are told.
+        shape: the shape of the cluster.
+        ranks: ranks of a host.
+        worker: the module that each rank runs, with the files of the specification and of the answer.
+        spec: the specification, of JSON values.
+
+    Raises:
+        EnvironmentMismatch: a rank ended with another status than 0; the message has the last lines.
+    """
+    output: list[str] = []
+
+    def collect(line: str) -> None:
+        output.append(line)
+        if "ms a step" in line:
+            context.say(line)
+
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="lab-") as folder, Cluster(shape) as cluster:
+        given, out = Path(folder) / "spec.json", Path(folder) / "out.json"
+        given.write_text(json.dumps(spec), encoding="utf-8")
+        path = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        ended = launch(cluster, ranks, ["-m", worker, str(given), str(out)], collect, path)
+        if ended.status != 0:
+            raise EnvironmentMismatch(
+                f"the lab ended with status {ended.status}:\n" + "\n".join(output[-15:]), "see the output of its ranks"
+            )
+        return json.loads(out.read_text(encoding="utf-8"))

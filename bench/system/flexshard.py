@@ -9,19 +9,16 @@ that the cost model predicts are compared with those that the look-up counts, at
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
-from bench.contestant import ROOT
-from bench.lab.cluster import Cluster, Shape, unavailable
+from bench.lab.cluster import Shape, unavailable
 from bench.lab.histories import LONGEST, SHORTEST, Histories
-from bench.lab.launch import launch
-from ziggurat.core.errors import DataError, EnvironmentMismatch
+from bench.lab.launch import measured_in_cluster
+from ziggurat.core.errors import DataError
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
@@ -86,23 +83,9 @@ def _case(name: str, spec: Mapping[str, Any], ranks: int, batch: int, *, ours: b
 def _measured(context: Context, cases: Sequence[Mapping[str, Any]], ranks: int, rounds: Mapping[str, int]) -> Any:
     """Returns case -> the measurements of each way and round, and the largest peak of each way."""
     hosts, devices = PLACES[ranks]
-    shape, output = Shape(hosts, RATE, LOCAL_RATE), list[str]()
-
-    def collect(line: str) -> None:
-        output.append(line)
-        if "ms a step" in line:
-            context.say(line)
-
-    with tempfile.TemporaryDirectory(dir=context.cache, prefix="tiers-") as folder, Cluster(shape) as cluster:
-        spec, out = Path(folder) / "spec.json", Path(folder) / "out.json"
-        spec.write_text(json.dumps({"cases": list(cases), **rounds}), encoding="utf-8")
-        path = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        ended = launch(cluster, devices, ["-m", "bench.lab.tier_worker", str(spec), str(out)], collect, path)
-        if ended.status != 0:
-            raise EnvironmentMismatch(
-                f"the lab ended with status {ended.status}:\n" + "\n".join(output[-15:]), "see the output of its ranks"
-            )
-        return json.loads(out.read_text(encoding="utf-8"))
+    shape = Shape(hosts, RATE, LOCAL_RATE)
+    spec = {"cases": list(cases), **rounds}
+    return measured_in_cluster(context, shape, devices, "bench.lab.tier_worker", spec)
 
 
 def _figures(name: str, found: Mapping[str, Any]) -> list[Figure]:

@@ -7,20 +7,15 @@ but not how fast a cluster is. Bytes are counted by the kernel and do not depend
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
-from bench.contestant import ROOT
-from bench.lab.cluster import Cluster, Shape, unavailable
-from bench.lab.launch import launch
+from bench.lab.cluster import Shape, unavailable
+from bench.lab.launch import measured_in_cluster
 from bench.lab.workload import Case
-from ziggurat.core.errors import EnvironmentMismatch
 
 SHAPE, RANKS = Shape(hosts=4, rate="500mbit"), 2
 PAIR = Shape(hosts=2, rate="500mbit"), 1
@@ -56,23 +51,8 @@ def measured(
     """
     shape, ranks = place or _shape(context.quick or pair)
     rounds = {"warmups": 1, "rounds": 1, "steps": 2} if context.quick else {"warmups": 1, "rounds": 5, "steps": steps}
-    output: list[str] = []
-
-    def collect(line: str) -> None:
-        output.append(line)
-        if "ms a step" in line:
-            context.say(line)
-
-    with tempfile.TemporaryDirectory(dir=context.cache, prefix="lab-") as folder, Cluster(shape) as cluster:
-        spec, out = Path(folder) / "spec.json", Path(folder) / "out.json"
-        spec.write_text(json.dumps({"cases": [case.to_json() for case in cases], "inputs": inputs, **rounds}))
-        path = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        ended = launch(cluster, ranks, ["-m", "bench.lab.worker", str(spec), str(out)], collect, path)
-        if ended.status != 0:
-            raise EnvironmentMismatch(
-                f"the lab ended with status {ended.status}:\n" + "\n".join(output[-15:]), "see the output of its ranks"
-            )
-        return json.loads(out.read_text(encoding="utf-8"))
+    spec = {"cases": [case.to_json() for case in cases], "inputs": inputs, **rounds}
+    return measured_in_cluster(context, shape, ranks, "bench.lab.worker", spec)
 
 
 def _shape(pair: bool) -> tuple[Shape, int]:
