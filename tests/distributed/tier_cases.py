@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from tests.distributed.rank_parts import part
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
@@ -72,23 +73,6 @@ def batch(step: int) -> Batch:
     seen = torch.randint(0, POSITIONS + 3, (BATCH,), generator=draw)
     sequences = KeyedJaggedTensor(keys=["history"], values=_drawn("item", int(seen.sum()), draw), lengths=seen.int())
     return Batch(torch.zeros(BATCH, 0), bags, sequences, torch.zeros(BATCH, 1))
-
-
-def part(whole: Batch, rank: int, world_size: int) -> Batch:
-    """Returns a rank's part of the batch."""
-    start, stop = BATCH * rank // world_size, BATCH * (rank + 1) // world_size
-
-    def cut(ids: KeyedJaggedTensor | None) -> KeyedJaggedTensor:
-        assert ids is not None
-        jagged = [(key, ids[key]) for key in ids.keys()]  # noqa: SIM118 - no dict
-        lengths = [each.lengths()[start:stop] for _, each in jagged]
-        values = [each.values()[each.offsets()[start] : each.offsets()[stop]] for _, each in jagged]
-        return KeyedJaggedTensor(keys=[key for key, _ in jagged], values=torch.cat(values), lengths=torch.cat(lengths))
-
-    largest = -(-BATCH // world_size)
-    return Batch(
-        whole.dense_BF[start:stop], cut(whole.bags), cut(whole.sequences), whole.labels_BT[start:stop], largest=largest
-    )
 
 
 def lookup_of(
