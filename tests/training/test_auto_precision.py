@@ -67,11 +67,16 @@ def test_a_run_records_whether_it_is_compiled(make_experiment: MakeExperiment) -
 def test_a_compiler_that_fails_does_not_end_the_run(
     make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    import torch._inductor.config as inductor
+
     plain = api.train(make_experiment(training__max_steps=3), "plain")
     torch.compiler.reset()
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/no/such/compiler",))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    with pytest.warns(RuntimeWarning, match="torch.compile failed"):
+    # Torch's own patch: monkeypatch would delete the option at the test's end, for every later test of the process.
+    with (
+        inductor.patch({"cpp.cxx": ("/no/such/compiler",)}),
+        pytest.warns(RuntimeWarning, match="torch.compile failed"),
+    ):
         uncompiled = api.train(make_experiment(training__max_steps=3, training__compile=True), "uncompiled")
     assert plain.results is not None
     assert uncompiled.results is not None
