@@ -13,13 +13,13 @@ import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
-from bench.contestant import ROOT
-from bench.provenance import digest
 from bench.quality.dnas_logs import LOGS, NOISE, SIGNAL, SearchedLog, planted
+from bench.resumable_cases import ResumableCases, kept_in_repository
 from ziggurat.core.config import parse_config
 from ziggurat.core.files import write_json
 from ziggurat.search.architecture.config import ArchitectureSearchConfig
@@ -32,6 +32,8 @@ from ziggurat.training.train import train
 from ziggurat.training.train_state import monitored
 
 SEEDS, TRAINING_SEEDS = (0, 1, 2), (101, 102, 103)
+MEASURED = "version 1"
+"""What the outcomes of a case mean; outcomes of another version are measured again."""
 METHODS: tuple[Method, ...] = ("supernet", "random", "tpe", "evolution")
 _T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 """Two-sided 95 % quantiles of Student's t by the number of samples."""
@@ -53,10 +55,14 @@ def run(context: Context) -> Result:
     won: dict[str, list[bool]] = {"default": [], "random": [], "tpe": [], "evolution": []}
     found: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="dnas-") as scratch:
+        work = Path(scratch) if context.quick else context.cache / "dnas"
+        cases_file = work / "cases.jsonl" if context.quick else kept_in_repository("dnas")
+        stored = ResumableCases(cases_file, MEASURED)
         for log in LOGS if not context.quick else LOGS[-1:]:
-            experiment = planted(Path(scratch) / "log", 3000) if context.quick else log.experiment(context)
-            experiment = _fixed(experiment, context.quick)
-            found[log.name] = [_case(context, log, experiment, seed, training_seeds, Path(scratch)) for seed in seeds]
+            found[log.name] = []
+            for seed in seeds:
+                measure = partial(_case, context, log, seed, training_seeds, work)
+                found[log.name].append(stored.get(f"{log.name}, seed {seed}", measure))
     for name, outcomes in found.items():
         for outcome in outcomes:
             means = {key: statistics.fmean(values) for key, values in outcome["ne"].items()}
@@ -97,6 +103,7 @@ def run(context: Context) -> Result:
         f"{', '.join(map(str, training_seeds))}, which no search has seen; a sample is a search",
         "intervals are Student's t over searches; the limits are FLOPs and table bytes of the hand-made config",
         "random, TPE and evolution begin no trial after the seconds of the super-net's search; one thread",
+        stored.commits,
     )
     return Result(tuple(figures), 0, len(seeds), notes, {}, tuple(cases))
 
@@ -119,15 +126,11 @@ def _fixed(experiment: Experiment, quick: bool) -> Experiment:
     return experiment.model_copy(update={"training": training})
 
 
-def _case(
-    context: Context, log: SearchedLog, experiment: Experiment, seed: int, training_seeds: Sequence[int], scratch: Path
-) -> dict[str, Any]:
-    """Returns what a seed of searches gives on a log; it is kept for the same code, and so are unfinished searches."""
-    code = digest(ROOT, DNAS.depends_on)[:12]
-    kept = (scratch if context.quick else context.cache / "dnas") / f"{code}-{log.name}-{seed}"
-    outcome_file = kept / "outcome.json"
-    if outcome_file.is_file():
-        return json.loads(outcome_file.read_text(encoding="utf-8"))
+def _case(context: Context, log: SearchedLog, seed: int, training_seeds: Sequence[int], work: Path) -> dict[str, Any]:
+    """Returns what a seed of searches gives on a log; unfinished searches go on in ``work``."""
+    experiment = planted(work / "log", 3000) if context.quick else log.experiment(context)
+    experiment = _fixed(experiment, context.quick)
+    kept = work / f"{MEASURED}-{log.name}-{seed}".replace(" ", "-")
     config = parse_config(ArchitectureSearchConfig, _QUICK) if context.quick else ArchitectureSearchConfig()
     training = experiment.training.model_copy(update={"seed": seed})
     experiment = experiment.model_copy(update={"training": training})
@@ -150,7 +153,7 @@ def _case(
     assert first.best is not None
     ne = {name: [_test_ne(each, kept, name, number) for number in training_seeds] for name, each in configs.items()}
     values = chosen(first.decisions, first.best.choices)
-    outcome = {
+    return {
         "seed": seed,
         "ne": ne,
         "trials": trials,
@@ -159,8 +162,6 @@ def _case(
         "own_flops": first.trials[0].costs["flops"],
         "values": values,
     }
-    write_json(outcome_file, outcome)
-    return outcome
 
 
 def _test_ne(experiment: Experiment, kept: Path, name: str, seed: int) -> float:

@@ -24,7 +24,6 @@ from typing import Any
 
 from scipy import stats
 
-from bench import provenance
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.quality.board import ROOT
 from bench.quality.compression.build import measure
@@ -38,7 +37,7 @@ from bench.quality.compression.contestants import (
 )
 from bench.quality.compression.logs import DIM, RATIOS, Log, logs
 from bench.quality.compression.trial import known_values, run
-from bench.resumable_cases import ResumableCases
+from bench.resumable_cases import ResumableCases, kept_in_repository
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.training import api
@@ -48,6 +47,8 @@ BUILT, QUICK_BUILT = 10_000_000, 20_000
 QUICK = ("hash", "learned_hash")
 OURS = tuple(each.name for each in CONTESTANTS if each.ours)
 _HEADER = ("log", "ratio", "encoder", "test NE", "95 %", "test AUC", "95 %", "bytes", "of them map", "prepared in")
+MEASURED = "version 1"
+"""What the outcomes of a case mean; outcomes of another version are measured again."""
 DEPENDS_ON = (
     "bench/quality/learned_hash.py",
     "bench/quality/compression",
@@ -83,9 +84,8 @@ def _run(context: Context) -> Result:
     figures: list[Figure] = []
     rows: list[tuple[str, ...]] = []
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="learned-hash-") as scratch:
-        stored = Path(scratch) if context.quick else context.cache / "learned_hash"
-        stored.mkdir(parents=True, exist_ok=True)
-        cases = ResumableCases(stored / "cases.jsonl", provenance.digest(ROOT, DEPENDS_ON))
+        kept = Path(scratch) / "cases.jsonl" if context.quick else kept_in_repository("learned_hash")
+        cases = ResumableCases(kept, MEASURED)
         chosen = logs(context)
         for log in chosen:
             outcomes = _outcomes(log, context, cases)
@@ -99,6 +99,7 @@ def _run(context: Context) -> Result:
         "lead: NE of the best other encoder, by its mean on test rows, less that of the better of ours, which is "
         "chosen by its mean on validation rows; lead_apart: 1 if the intervals of the two do not overlap. "
         "cce has our proxy, coordinates and weights, which are not its authors'; lead_without_cce leaves it out.",
+        cases.commits,
         *([f"not measured, as --data does not hold them: {', '.join(missing)}"] if missing else []),
     ]
     seeds = max(len(log.seeds) for log in chosen)

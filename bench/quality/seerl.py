@@ -29,14 +29,14 @@ from typing import Any
 import numpy as np
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
-from bench.contestant import ROOT
-from bench.provenance import digest
 from bench.quality.seerl_page import Floats, write
 from bench.quality.seerl_tasks import CYCLES, MEMBERS, METHODS, QUICK, TASKS, WEIGHTS, Outcome, trained
-from bench.resumable_cases import ResumableCases
+from bench.resumable_cases import ResumableCases, kept_in_repository
 from ziggurat.policies.scores import interquartile_interval, paired_difference, performance_profile
 
 SEEDS, EPISODES, PROCESSES = 5, 20, 2
+MEASURED = "version 1"
+"""What the outcomes of a training mean; outcomes of another version are measured again."""
 CONTESTANTS = ("ensemble", "last", "best", "plain", "plain_snapshots", "independent")
 LEVELS = (0.25, 0.5, 0.75, 0.9)
 """Scores at which the performance profiles are tabulated."""
@@ -52,7 +52,8 @@ def run(context: Context) -> Result:
         if context.quick:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=context.cache, prefix="seerl-")))
         folder.mkdir(parents=True, exist_ok=True)
-        resumable = ResumableCases(folder / "cases.jsonl", digest(ROOT, SEERL.depends_on))
+        kept = folder / "cases.jsonl" if context.quick else kept_in_repository("seerl")
+        resumable = ResumableCases(kept, MEASURED)
         cases = [(task, seed, method) for seed in range(seeds) for task in names for method in METHODS]
         found = _all(context, resumable, folder, cases, episodes)
         scores, sweep, dots = _scores(found, names, seeds)
@@ -60,7 +61,6 @@ def run(context: Context) -> Result:
             write(context.cache / "seerl.html", scores, sweep, dots)
             context.say(f"drawn: {context.cache / 'seerl.html'}")
         figures = [*_figures(scores, sweep, names), *_returns(found, names, seeds)]
-        resumable.forget()
     notes = (
         f"PPO; {CYCLES} cycles, {MEMBERS} members, λ = 1, δ = half the range of the snapshots' returns; {seeds} seeds; "
         f"{episodes} episodes choose, {episodes} others judge",
@@ -69,6 +69,7 @@ def run(context: Context) -> Result:
         "statistics",
         *(f"{task.name}: {task.env}, {task.steps:,} steps" for task in tasks),
         "the selection's episodes are not counted as samples; they train nothing",
+        resumable.commits,
     )
     header = ("task", "seed", *CONTESTANTS, "random", "rule", "members")
     return Result(tuple(figures), 0, seeds, notes, {}, (header, *_lines(found, names, seeds)))
