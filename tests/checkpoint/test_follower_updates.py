@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from ziggurat.checkpoint.follow.follower import Follower, Update
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.checkpoint.store.object_store import open_store
+from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.errors import RunFolderError
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "following.md"
@@ -165,6 +168,38 @@ def test_readers_with_the_lock_see_one_step_and_caches_are_invalidated_in_time(f
     assert not server.is_alive()
     assert follower.step == 14
     assert not problems
+
+
+class WrittenWhileListed(LocalStore):
+    """A local store in which a checkpoint is written between the listing of the folders and of their files."""
+
+    write: Callable[[], None] | None = None
+
+    def files(self, folder: str = "") -> list[str]:
+        write, self.write = self.write, None
+        if folder and write is not None:
+            write()
+        return super().files(folder)
+
+
+def test_a_checkpoint_that_replaces_another_while_folders_are_listed_is_found(tmp_path: Path) -> None:
+    folder, table, store = CheckpointFolder(tmp_path, keep=1), Table(), WrittenWhileListed(tmp_path)
+    follower = Follower(store)
+    with saver(folder, table, policy="one_shot") as saving:
+
+        def save(step: int) -> None:
+            table.change(5)
+            saving.save(step, dense(step), {})
+            saving.finish()
+
+        for step in (1, 2):
+            save(step)
+            follower.advance()
+        assert folder.steps() == [1, 2]
+        store.write = partial(save, 3)  # and step 2 is deleted; without the new one, step 1 would be the newest
+        follower.advance()
+        assert follower.step == 3
+    assert_holds(follower, folder, 3)
 
 
 def test_an_object_store_is_followed(s3: str) -> None:

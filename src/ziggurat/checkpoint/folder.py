@@ -35,6 +35,8 @@ _CHECKPOINT_FILE = re.compile(
     rf"|{re.escape(MANIFEST_FILE)}|{re.escape(STATE_FILE)}|\..+\.part"
 )
 """Names of the files that a writer of either format makes in the folder of a step."""
+_LISTINGS = 8
+"""How often the folders are listed at most while checkpoints are written and deleted."""
 
 
 class CheckpointFolder:
@@ -79,10 +81,21 @@ class CheckpointFolder:
                         LINK_HINT,
                     )
             put_back(self.store.root)  # folders that a writer of format 1 had moved aside before it died
-        found = [(match, name) for name in self.store.folders() if (match := FOLDER.fullmatch(name))]
-        return sorted(
-            int(match[1]) for match, name in found if {MANIFEST_FILE, STATE_FILE} & set(self.store.files(name))
-        )
+        steps: list[int] = []
+        for _ in range(_LISTINGS):
+            folders = self._by_step()
+            # In ascending order: where one was deleted in favour of a newer one, the newer one is finished by then.
+            steps = [
+                step for step, name in folders.items() if {MANIFEST_FILE, STATE_FILE} & set(self.store.files(name))
+            ]
+            if len(steps) == len(folders) or self._by_step() == folders:
+                break  # else one of them may have been deleted for a newer one that was not listed
+        return steps
+
+    def _by_step(self) -> dict[int, str]:
+        """Returns step -> folder, finished or not, ascending."""
+        names = [(match, name) for name in self.store.folders() if (match := FOLDER.fullmatch(name))]
+        return dict(sorted((int(match[1]), name) for match, name in names))
 
     def last(self) -> int | None:
         """Returns the newest checkpoint's step, or None."""
