@@ -9,7 +9,9 @@ Whatever fails becomes an error of the caller's class that names the file. A mis
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
+import functools
 import json
 import os
 import re
@@ -39,6 +41,8 @@ MAX_TEXT_BYTES = 256 * 2**20
 """Largest JSON file."""
 MAX_YAML_BYTES = 4 * 2**20
 """Largest YAML file, which takes far longer to parse than JSON."""
+_KEPT_YAML_BYTES = 64 * 2**10
+"""Largest YAML text whose value is kept, so that it is parsed once a process."""
 MAX_DEPTH = 100
 """Deepest nesting of JSON and YAML."""
 MAX_NODES = 2_000_000
@@ -213,10 +217,8 @@ def read_yaml(path: Path, damage: Damage, *, limit: int = MAX_YAML_BYTES, follow
 
 def parse_yaml(data: bytes, where: str | Path, damage: Damage) -> Any:
     """Returns the value of UTF-8 YAML; see :func:`read_yaml`."""
-    yaml = YAML(typ="safe", pure=True)
-    yaml.max_depth, yaml.Constructor = MAX_DEPTH + 1, _BoundedConstructor
     try:
-        value = yaml.load(data.decode())
+        value = copy.deepcopy(_loaded_yaml(data)) if len(data) <= _KEPT_YAML_BYTES else _load_yaml(data)
     except (RecursionError, MaxDepthExceededError):
         raise damage.of(where, f"is nested deeper than {MAX_DEPTH} levels") from None
     except (YAMLError, ValueError, OverflowError, TypeError) as error:
@@ -226,6 +228,18 @@ def parse_yaml(data: bytes, where: str | Path, damage: Damage) -> Any:
         raise damage.of(where, f"has more than {MAX_NODES:,} values, counting each alias as what it stands for")
     _check_text(value, data, where, damage)
     return value
+
+
+def _load_yaml(data: bytes) -> Any:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.max_depth, yaml.Constructor = MAX_DEPTH + 1, _BoundedConstructor
+    return yaml.load(data.decode())
+
+
+@functools.lru_cache(maxsize=32)
+def _loaded_yaml(data: bytes) -> Any:
+    """Returns what :func:`_load_yaml` does, once for a text: the config of a run takes a tenth of a second."""
+    return _load_yaml(data)
 
 
 def read_tensors(path: Path, damage: Damage, *, limit: int | None = None) -> dict[str, npt.NDArray[Any]]:

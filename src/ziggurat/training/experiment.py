@@ -335,7 +335,7 @@ def to_yaml(experiment: Experiment) -> str:
     return _yaml_of(json.dumps(experiment.model_dump(mode="json")))
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=32)
 def _yaml_of(text: str) -> str:
     """Returns JSON as YAML; a training needs that of its config twice, and it takes a tenth of a second."""
     return as_yaml(json.loads(text))
