@@ -11,6 +11,76 @@ _CONTESTANT = "test_a_contestant_computes_the_same_as_with_all_rows_in_memory"
 DRILLS = {
     "tests/planning/test_planner_contract.py::test_a_table_larger_than_any_device_is_split[torchrec]": "others stay",
     "tests/planning/test_planner_contract.py::test_more_memory_never_takes_a_plan_away[torchrec]": "others stay",
+    "tests/search/test_search.py::test_an_ensemble_needs_the_runs_of_two_trials": "that of the best trials stays",
+    "tests/distributed/test_launch.py::test_torchrun_starts_and_restarts_ranks": (
+        "our launcher restarts a killed rank, and torchrun starts the ranks of the benchmarks' lab"
+    ),
+    "tests/distributed/test_launch.py::test_ctrl_c_saves_on_all_ranks_and_the_command_goes_on[15]": "Ctrl-C stays",
+    "tests/distributed/test_training.py::test_a_run_with_ordered_rows_resumes_with_another_planner": (
+        "a run resumes on another number of ranks without an order"
+    ),
+    "tests/end_to_end/test_ingest_command.py::test_readers_with_a_token_and_tls_give_the_same_weights": (
+        "tokens and TLS stay in the tests of the readers' network"
+    ),
+    "tests/training/test_train.py::test_training_resumes_exactly_after_any_signal[9]": (
+        "SIGINT stays, and SIGKILL of a run with rows on disk"
+    ),
+    "tests/data/test_ingest.py::test_a_reader_that_comes_back_is_used_again": "the loss of a reader stays",
+    "tests/exporting/test_ensemble_exports.py::test_a_server_predicts_and_ranks_with_the_same_bits": (
+        "an ensemble's export gives the same bits without a server, and a server those of other exports"
+    ),
+    "tests/exporting/test_ensemble_exports.py::test_onnx": "ONNX of single models stays",
+    "tests/training/test_scale.py::test_a_signal_keeps_finished_runs_and_the_sweep_resumes[2]": (
+        "a training's resume stays, and a signal in the last step of a sweep's run"
+    ),
+    "tests/cli/test_scale_command.py::test_sweeps_are_trained_drawn_and_compared": "a sweep by the library stays",
+    "tests/training/test_scale_mishaps.py::test_a_diverged_size_is_left_out_and_tried_again": "trains eight runs",
+    "tests/exporting/test_export_parity.py::test_a_rounded_export_says_what_that_changes[fp16]": "int4 stays",
+    "tests/exporting/test_export_parity.py::test_a_rounded_export_says_what_that_changes[int8]": "int4 stays",
+    "tests/training/test_snapshots.py::test_a_stopped_run_has_the_snapshots_of_an_uninterrupted_one[None]": "0.9 stays",
+    "tests/cli/test_install.py::test_a_failed_install_resumes_and_an_interrupted_one_starts_again": (
+        "a second install stays"
+    ),
+    "tests/exporting/test_dense_graph.py::test_a_models_graph_computes_the_same_bits[dhen-concat-fp32]": "dhen stays",
+    "tests/exporting/test_dense_graph.py::test_a_models_graph_computes_the_same_bits[wukong-full-fp32]": (
+        "wukong stays"
+    ),
+    "tests/serving/test_versions.py::test_a_version_equals_the_export_of_its_checkpoint[fp16]": "fp32 and int4 stay",
+    "tests/serving/test_versions.py::test_a_version_equals_the_export_of_its_checkpoint[int8]": "fp32 and int4 stay",
+    "tests/exporting/test_onnx.py::test_models_on_numbers_or_ids_alone[features0": "ids alone stay",
+    "tests/exporting/test_onnx.py::test_models_on_numbers_or_ids_alone[features2": "ids alone stay",
+    "tests/features/test_prepare_ray.py::test_workers_that_die_repeatedly_are_an_error": "killed workers stay",
+    "tests/serving/test_http_workers.py::test_sigterm_answers_what_was_sent[2]": "one worker stays",
+    "tests/checkpoint/test_object_store.py::test_checkpoints_come_back_from_the_store[intermittent]": "others stay",
+    "tests/checkpoint/test_object_store.py::test_checkpoints_come_back_from_the_store[consecutive]": "others stay",
+    "tests/interactions/test_block_contract.py::test_gradients_equal_finite_differences[ensemble-sum-of-all]": (
+        "those of its parts stay"
+    ),
+    "tests/interactions/test_block_contract.py::test_gradients_equal_finite_differences[ple-two-layers]": "ple stays",
+    "tests/distributed/test_shampoo_training.py::test_resuming_between_roots_is_bit_identical": (
+        "sharded parameters in the eigenbasis resume between roots as well"
+    ),
+    **{
+        f"tests/bench/test_lab_stop.py::test_options_after_a_module_are_passed_to_it[written{number}]": "one stays"
+        for number in (1, 2)
+    },
+    **{
+        f"tests/metrics/test_power_law.py::test_noise_without_a_trend_is_no_power_law[{seed}]": "another seed stays"
+        for seed in (2, 3)
+    },
+    "tests/planning/test_rules.py::test_the_least_memory_is_the_same_whatever_there_is[adam]": "sgd stays",
+    "tests/planning/test_autoshard.py::test_by_its_own_costs_no_plan_is_worse_than_the_rules[sgd]": (
+        "rowwise_adagrad stays"
+    ),
+    "tests/planning/test_planner_contract.py::test_a_batch_too_large_for_memory_is_named[recshard, greedy]": (
+        "recshard stays"
+    ),
+    "tests/planning/test_planner_contract.py::test_more_memory_never_takes_a_plan_away[recshard, greedy]": (
+        "recshard stays"
+    ),
+    "tests/training/test_offloaded_run.py::test_a_warm_start_fills_offloaded_rows[False]": "with states stays",
+    "tests/towers/test_towers_alone.py::test_a_run_resumes_is_exported_and_predicts[dcn]": "wukong stays",
+    "tests/towers/test_partitioner.py::test_groups_are_found_again[8-3]": "others stay",
     "tests/training/test_policy_training.py::test_snapshots_of_rounds_propose_together": "their choice stays",
     "tests/training/test_train.py::test_training_resumes_exactly_after_any_signal[15]": "SIGINT and SIGKILL stay",
     "tests/training/test_scale.py::test_a_signal_keeps_finished_runs_and_the_sweep_resumes[15]": "SIGINT stays",
@@ -101,7 +171,13 @@ DRILLS = {
     },
     **{
         f"tests/training/test_sequence_poolings.py::test_a_run_resumes_exactly_and_predicts_as_evaluated[{name}]": stays
-        for name, stays in {"narrow": "all stays", "adam": "vectors stays"}.items()
+        for name, stays in {
+            "narrow": "all stays",
+            "adam": "vectors stays",
+            "attention": "all stays",
+            "target_attention": "all stays",
+            "groups": "all stays",
+        }.items()
     },
     **{
         f"tests/features/test_prepare_cluster.py::test_the_dataset_equals_that_of_a_single_process[csv-{split}]": (

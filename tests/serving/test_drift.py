@@ -82,13 +82,17 @@ def test_without_a_reference_ids_are_counted_alone() -> None:
 
 def test_processes_add_up_what_they_share_of_one_version(tmp_path: Path) -> None:
     program = (
-        "import sys, pathlib\n"
+        "import os, sys, pathlib\n"
         "from tests.serving.test_drift import REFERENCE, Window, IdCounts, scores\n"
-        "window = Window(REFERENCE, ('item',), pathlib.Path(sys.argv[1]), sys.argv[2])\n"
-        "window.add(scores(0.1, 0.9), {'item': IdCounts(2, 1)})\n"
+        "for version in ('1-a', '1-a', '2-b'):\n"
+        "    if os.fork():\n"
+        "        assert os.wait()[1] == 0\n"
+        "    else:\n"
+        "        window = Window(REFERENCE, ('item',), pathlib.Path(sys.argv[1]), version)\n"
+        "        window.add(scores(0.1, 0.9), {'item': IdCounts(2, 1)})\n"
+        "        break\n"
     )
-    for version in ("1-a", "1-a", "2-b"):
-        subprocess.run([sys.executable, "-c", program, str(tmp_path), version], check=True)
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)  # it starts a process for each window
     mine = Window(REFERENCE, ("item",), tmp_path, "1-a")
     mine.add(scores(0.3), {})
     found = mine.drift()
