@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import csv
+import functools
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,11 @@ class RecordedNotes(Silent):
 
 def write_log(path: Path, rows: int = ROWS, seed: int = 0) -> None:
     """Writes a log whose labels depend on the user, the item, a bag and a number; it has every kind of feature."""
+    path.write_text(_log(rows, seed), encoding="utf-8", newline="")
+
+
+@functools.lru_cache(maxsize=8)
+def _log(rows: int, seed: int) -> str:
     random = np.random.default_rng(seed)
     users, items = random.integers(0, 40, rows), random.integers(0, 60, rows)
     user_vectors, item_vectors = random.normal(size=(40, 3)), random.normal(size=(60, 3))
@@ -41,13 +48,14 @@ def write_log(path: Path, rows: int = ROWS, seed: int = 0) -> None:
     )
     click = (random.random(rows) < 1 / (1 + np.exp(-logit))).astype(int)
     buy = (random.random(rows) < 1 / (1 + np.exp(1 - logit))).astype(int)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        out = csv.writer(file)
-        out.writerow(["user", "item", "age", "tags", "history", "click", "buy", "when", "note"])
-        for i in range(rows):
-            shown_age = "" if i % 17 == 0 else f"{age[i]:.2f}"
-            bags = ("|".join(map(str, ids)) for ids in (tags[i], history[i]))
-            out.writerow([f"u{users[i]}", items[i], shown_age, *bags, click[i], buy[i], 1000 + i, f"row {i}, quoted"])
+    text = io.StringIO()
+    out = csv.writer(text)
+    out.writerow(["user", "item", "age", "tags", "history", "click", "buy", "when", "note"])
+    for i in range(rows):
+        shown_age = "" if i % 17 == 0 else f"{age[i]:.2f}"
+        bags = ("|".join(map(str, ids)) for ids in (tags[i], history[i]))
+        out.writerow([f"u{users[i]}", items[i], shown_age, *bags, click[i], buy[i], 1000 + i, f"row {i}, quoted"])
+    return text.getvalue()
 
 
 def config_values(folder: Path) -> dict[str, Any]:
