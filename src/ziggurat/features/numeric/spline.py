@@ -11,6 +11,7 @@ Source: de Boor (1978), "A practical guide to splines", the recursion over degre
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, Self
 
 import numpy as np
@@ -63,10 +64,7 @@ class Spline:
     def apply(self, values: Values) -> Values:
         places = np.clip(values, self.low, self.high)
         knots = self.knots
-        basis = [
-            ((places >= left) & (places < right)).astype(np.float64)
-            for left, right in zip(knots[:-1], knots[1:], strict=True)
-        ]
+        basis = [((places >= left) & (places < right)).astype(np.float64) for left, right in pairwise(knots)]
         for degree in range(1, len(knots) - 1):
             basis = [
                 (places - knots[i]) / (knots[i + degree] - knots[i]) * basis[i]

@@ -1,7 +1,7 @@
 """Pass 2 of preparation: fits the maps of encoded features, and makes their numbers of staged parts.
 
-The maps are fitted before the numeric features, as chains are fitted on their numbers. It happens in the calling process,
-also on a cluster: only the codes of their columns and one label are read.
+The maps are fitted before the numeric features, as chains are fitted on their numbers. It happens in the calling
+process, also on a cluster: only the codes of their columns and one label are read.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class _Feature:
             counts.add(folds_B, categories_B, labels_B, self._weights(label, part, training))
         if np.count_nonzero(counts.weights_KR.sum(axis=1)) < 2:
             raise DataError(
-                f"feature {self.feature.name!r}: all training rows with a weight are in one of {encoding.folds} folds, so "
-                "that no other rows are left to take a mean of",
+                f"feature {self.feature.name!r}: all training rows with a weight are in one of {encoding.folds} folds, "
+                "so that no other rows are left to take a mean of",
                 "give more training rows, or choose another encoding",
             )
         return counts
