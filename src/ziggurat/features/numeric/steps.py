@@ -183,7 +183,7 @@ class Quantile:
 
     @classmethod
     def fit(cls, config: QuantileConfig, sample: NumericSample) -> Self:
-        present = sample.present
+        present = sample.finite
         if len(present) == 0:
             return cls((0.0,), (0.5,))
         if config.levels == "even":
