@@ -199,3 +199,28 @@ def test_what_cannot_be_encoded_is_refused(tmp_path: Path) -> None:
         attempt(
             {**city, "encoding": {**TARGET, "folds": same}}, split={"name": "random", "validation": 0.0, "test": 0.0}
         )
+
+
+def test_negatives_are_in_the_fold_of_their_positive(tmp_path: Path) -> None:
+    """Each user has one positive and four negatives: of the five, four would tell the label of the fifth."""
+    draw = np.random.default_rng(4)
+    log = {
+        "user": [f"u{each}" for each in range(800)],
+        "item": [f"i{each}" for each in draw.integers(0, 40, 800)],
+        "t": list(range(800)),
+    }
+    write_csv(tmp_path / "log.csv", log)
+    features = [{"name": "user", "kind": "encoded", "encoding": {"name": "target", "smooth": 1.0}}]
+    parsed = experiment(
+        features,
+        folder=str(tmp_path),
+        split={"name": "random", "validation": 0.1, "test": 0.0},
+        labels=[{"name": "click", "observed": True}],
+        negatives={"name": "uniform", "user": "user", "item": "item", "per_positive": 4},
+        time="t",
+    )
+    train = rows_of(prepare(parsed.data, parsed.features, tmp_path / "prepared"), "train")
+    click, rate = train.column(label_column("click")).to_numpy(), train.column("user").to_numpy()
+    assert click.mean() == 0.2
+    assert abs(roc_auc_score(click, rate) - 0.5) < 0.01
+    np.testing.assert_allclose(rate, 0.2, rtol=1e-6)
