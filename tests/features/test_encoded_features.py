@@ -224,3 +224,23 @@ def test_negatives_are_in_the_fold_of_their_positive(tmp_path: Path) -> None:
     assert click.mean() == 0.2
     assert abs(roc_auc_score(click, rate) - 0.5) < 0.01
     np.testing.assert_allclose(rate, 0.2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("city", [[None] * 60, [7] * 60, [None, 7] * 30], ids=["missing", "one id", "both"])
+def test_columns_of_few_ids(city: list[Any], tmp_path: Path) -> None:
+    """Unknown ids and missing ones have numbers, also if training rows had no id at all."""
+    features = [{**each, "type": "integer", "missing": "own"} for each in EVERY if each["kind"] == "encoded"]
+    log = {**{name: cells[:60] for name, cells in columns().items()}, "city": city}
+    folder = prepared(tmp_path, features, log)
+    transform = Transform.load(folder / ENCODERS)
+    fresh = block(transform.raw_schema(labelled=False), city=[None, 7, 8])
+    found = transform.apply(fresh, labelled=False).batch
+    numbers = np.stack([found.column(name).to_numpy() for name in transform.schema.dense], axis=1)
+    assert np.isfinite(numbers).all()
+    known = [each for each in dict.fromkeys(city) if each is not None]
+    assert found.column("place").to_pylist() == [-2.0, 0.0 if known else -1.0, -1.0]
+    assert [found.column(f"hot[{index}]").to_pylist() for index in range(3)] == [
+        [1, 0, 0],
+        [0, 0, 1] if known else [0, 1, 1],
+        [0, 1, 0] if known else [0, 0, 0],
+    ]
