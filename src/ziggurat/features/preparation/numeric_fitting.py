@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,10 @@ from ziggurat.core.schema import WEIGHT_COLUMN
 from ziggurat.core.statistics import FeatureStatistics, NumericStatistics, TableStatistics
 from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.config import NumericFeature, Targets
+from ziggurat.features.inputs.numbers import SplineNumber
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.numeric.moments import Moments, MomentsStream, RowSample, quantiles
-from ziggurat.features.numeric.steps import NumericSample
+from ziggurat.features.numeric.sample import NumericSample
 from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.preparation_plan import Preparation
 
@@ -37,11 +38,14 @@ class FittedNumbers:
     tables: dict[str, TableStatistics]
 
 
+_COLUMNS_AT_ONCE = 32
+"""As many samples are in memory together: an encoded feature may have hundreds of columns."""
+
+
 def measure_numbers(
-    plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment]
+    columns: Sequence[str], parts: StagedParts, assignments: Sequence[Assignment]
 ) -> dict[str, StagedNumbers]:
-    """Returns exact moments and a sample of every raw numeric column over the training rows."""
-    columns = plan.number_columns
+    """Returns exact moments and a sample of numeric columns over the training rows."""
     sample = RowSample(len(columns))
     moments = {name: MomentsStream() for name in columns}
     if columns:
@@ -59,13 +63,27 @@ def measure_numbers(
 
 def fit_numbers(plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment]) -> FittedNumbers:
     """Fits the chain of every numeric feature."""
-    columns = measure_numbers(plan, parts, assignments)
     fitted = FittedNumbers({}, {}, {})
+    for first in range(0, len(plan.number_columns), _COLUMNS_AT_ONCE):
+        columns = plan.number_columns[first : first + _COLUMNS_AT_ONCE]
+        _fit_columns(plan, measure_numbers(columns, parts, assignments), parts, assignments, fitted)
+    return fitted
+
+
+def _fit_columns(
+    plan: Preparation,
+    columns: Mapping[str, StagedNumbers],
+    parts: StagedParts,
+    assignments: Sequence[Assignment],
+    fitted: FittedNumbers,
+) -> None:
+    """Adds the features of some columns to ``fitted``."""
     for feature in plan.features:
-        if not isinstance(feature, NumericFeature):
+        if not isinstance(feature, NumericFeature) or feature.source_column not in columns:
             continue
         column = columns[feature.source_column]
-        chain = NumericChain.fit(feature.transforms, NumericSample(column.sample, column.moments))
+        index = feature.index if isinstance(feature, SplineNumber) else 0
+        chain = NumericChain.fit(feature.transforms, NumericSample(column.sample, column.moments), index)
         fitted.chains[feature.name] = chain
         fitted.features[feature.name] = _statistics(feature, column)
         if chain.table_rows is not None:
@@ -75,7 +93,6 @@ def fit_numbers(plan: Preparation, parts: StagedParts, assignments: Sequence[Ass
                 ids = chain.apply(values[assignment == TRAIN])
                 accesses += np.bincount(ids.astype(np.int64), minlength=chain.table_rows)
             fitted.tables[feature.name] = TableStatistics(feature.name, chain.table_rows, accesses)
-    return fitted
 
 
 def check_weights(
