@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ziggurat.checkpoint.finished_steps import finished_steps
 from ziggurat.checkpoint.format.legacy import STATE_FILE
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.open_checkpoint import open_checkpoint
@@ -18,11 +19,11 @@ from ziggurat.checkpoint.reader import FOLDER, CheckpointReader, folder_of
 from ziggurat.checkpoint.snapshots import snapshots
 from ziggurat.checkpoint.store.claim import recorded_writer
 from ziggurat.checkpoint.store.object_store import open_store
-from ziggurat.checkpoint.store.store import LINK_HINT, LocalStore, Store, Unreachable
+from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
 from ziggurat.checkpoint.store.writer_identity import Owner
 from ziggurat.checkpoint.verified_files import read_manifest
 from ziggurat.core.errors import RunFolderError, shorten
-from ziggurat.core.files import put_back, sweep
+from ziggurat.core.files import sweep
 from ziggurat.core.untrusted import Damage, as_object, parse_json, read_json_object
 
 BEST_FILE = "best.json"
@@ -35,8 +36,6 @@ _CHECKPOINT_FILE = re.compile(
     rf"|{re.escape(MANIFEST_FILE)}|{re.escape(STATE_FILE)}|\..+\.part"
 )
 """Names of the files that a writer of either format makes in the folder of a step."""
-_LISTINGS = 8
-"""How often the folders are listed at most while checkpoints are written and deleted."""
 
 
 class CheckpointFolder:
@@ -72,30 +71,7 @@ class CheckpointFolder:
         Raises:
             RunFolderError: a symbolic link has the name of a checkpoint's folder.
         """
-        if isinstance(self.store, LocalStore):
-            for name in sorted(self.store.links()):
-                if FOLDER.fullmatch(name):
-                    raise RunFolderError(
-                        f"{self.store.where(name)}: is a symbolic link; checkpoints are neither read nor written nor "
-                        "deleted through links",
-                        LINK_HINT,
-                    )
-            put_back(self.store.root)  # folders that a writer of format 1 had moved aside before it died
-        steps: list[int] = []
-        for _ in range(_LISTINGS):
-            folders = self._by_step()
-            # In ascending order: where one was deleted in favour of a newer one, the newer one is finished by then.
-            steps = [
-                step for step, name in folders.items() if {MANIFEST_FILE, STATE_FILE} & set(self.store.files(name))
-            ]
-            if len(steps) == len(folders) or self._by_step() == folders:
-                break  # else one of them may have been deleted for a newer one that was not listed
-        return steps
-
-    def _by_step(self) -> dict[int, str]:
-        """Returns step -> folder, finished or not, ascending."""
-        names = [(match, name) for name in self.store.folders() if (match := FOLDER.fullmatch(name))]
-        return dict(sorted((int(match[1]), name) for match, name in names))
+        return finished_steps(self.store)
 
     def last(self) -> int | None:
         """Returns the newest checkpoint's step, or None."""
