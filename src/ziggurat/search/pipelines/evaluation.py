@@ -103,7 +103,7 @@ class Evaluator:
 
         def make() -> Block:
             values = input_of(column, pipeline)
-            return fitted_block(pipeline, values[train], self.table.labels[train], values[other])[:2]
+            return fitted_block(pipeline, values[train], self.table.labels[train], values[other])
 
         return self.cache.get((self._digests[column.name], self._labels, rows, pipeline.model_dump_json()), make)
 
