@@ -42,7 +42,9 @@ TABLE = make_table()
 
 
 def same(left: FoundPipelines, right: FoundPipelines) -> bool:
-    trials = [[(each.origin, each.pipelines, each.repeat, each.scores) for each in found.trials] for found in (left, right)]
+    trials = [
+        [(each.origin, each.pipelines, each.repeat, each.scores) for each in found.trials] for found in (left, right)
+    ]
     return (
         trials[0] == trials[1]
         and left.pipelines == right.pipelines
@@ -98,7 +100,9 @@ def test_a_planted_leak_is_not_used() -> None:
     """Each row has an id of its own: the mean label of an id is the label, unless it is fitted on other rows."""
     rows = 200
     random = np.random.default_rng(0)
-    table = Table.of({"id": [f"r{each}" for each in range(rows)], "x": random.normal(size=rows)}, random.random(rows) < 0.5)
+    table = Table.of(
+        {"id": [f"r{each}" for each in range(rows)], "x": random.normal(size=rows)}, random.random(rows) < 0.5
+    )
     evaluator = Evaluator(table, TASK, 0)
     leaky = {"id": CategoricalPipeline(encoder="target"), "x": NumericPipeline()}
     fold = evaluator.folds(0)[0]

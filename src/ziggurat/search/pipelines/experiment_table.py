@@ -1,8 +1,8 @@
 """The training rows of an experiment as a table for the search, and an experiment with the pipelines found.
 
 The rows are prepared once with features that change nothing: numbers as they are, filled with the median beside a flag
-that says where they were missing, and a vocabulary of all values. The split, the labels and the rows that cannot be used
-are therefore those of the training, and no validation or test row is in the table.
+that says where they were missing, and a vocabulary of all values. The split, the labels and the rows that cannot be
+used are therefore those of the training, and no validation or test row is in the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Judges pipelines by training the experiment's own model with them: one evaluation is one training.
 
-Each is prepared and trained in ``FOLDER/trials/KEY`` by a process of its own, and judged by the monitored metric on the
-validation split. It has one score, not one for each fold; another ``repeat`` trains with another seed. The test split is
+Each is prepared and trained in ``FOLDER/trials/KEY`` by a process of its own, and judged by the monitored metric on
+the validation split. It has one score, not one for each fold; another ``repeat`` trains with another seed. The test split is
 not evaluated.
 """
 
