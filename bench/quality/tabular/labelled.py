@@ -1,26 +1,24 @@
-"""A table with a class for each row: kinds of columns told from the values, rows capped, splits by seed."""
+"""A set of rows with classes: kinds of columns told from the values, rows capped, splits by seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 from sklearn.model_selection import train_test_split
 
-Kind = Literal["numeric", "categorical"]
+from ziggurat.search.pipelines.pipeline import Kind
+from ziggurat.search.pipelines.table import Table
 
 ROWS = 2000
-"""The most rows of a set; of longer ones as many are drawn, by class, with one seed for all benchmarks."""
+"""The most rows of a set; of longer ones as many are drawn, by class, with one seed for all."""
 TEST_SHARE = 0.3
 FEW = 5
 """A column of whole numbers with at most as many different ones is categorical."""
 _DRAW = 20_261_127
-_LABEL = "label"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class TabularSet:
     given: bool = False
     rows: int = ROWS
 
-    def load(self, folder: Path, data: Path | None) -> LabelledTable:
+    def load(self, folder: Path, data: Path | None) -> Table:
         """Returns the set, with at most :attr:`rows` rows.
 
         Raises:
@@ -51,57 +49,32 @@ class TabularSet:
         return labelled(self.name, self.read(folder, data), self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledTable:
-    """Columns, and a class for each row.
-
-    Attributes:
-        name: of the set.
-        columns: without the label; numeric ones are Float64 with NaN where a value is missing, the others are String
-            with null there.
-        kinds: column -> its kind.
-        labels_N: classes from 0 on, int64.
-    """
-
-    name: str
-    columns: pl.DataFrame
-    kinds: Mapping[str, Kind]
-    labels_N: npt.NDArray[np.int64]
-
-    @property
-    def classes(self) -> int:
-        return int(self.labels_N.max()) + 1
-
-    def split(self, seed: int) -> tuple[LabelledTable, LabelledTable]:
-        """Returns the training rows and :data:`TEST_SHARE` of the rows, drawn by class; equal seeds give equal rows."""
-        kept, held = train_test_split(
-            np.arange(len(self.labels_N)), test_size=TEST_SHARE, random_state=seed, stratify=self.labels_N
-        )
-        return self._take(np.sort(kept)), self._take(np.sort(held))
-
-    def _take(self, rows: npt.NDArray[np.int64]) -> LabelledTable:
-        return LabelledTable(self.name, self.columns[rows], self.kinds, self.labels_N[rows])
+def split(table: Table, seed: int) -> tuple[Table, Table]:
+    """Returns the training rows and :data:`TEST_SHARE` of the rows, drawn by class; equal seeds give equal rows."""
+    kept, held = train_test_split(
+        np.arange(len(table.labels)), test_size=TEST_SHARE, random_state=seed, stratify=table.labels
+    )
+    return table.rows(np.sort(kept)), table.rows(np.sort(held))
 
 
-def labelled(name: str, frame: pl.DataFrame, rows: int) -> LabelledTable:
+def labelled(name: str, frame: pl.DataFrame, rows: int) -> Table:
     """Returns a table of at most ``rows`` rows; the last column of ``frame`` is the label.
 
-    Rows without a label and columns of one value are left out. Classes are numbered in the order of their names.
+    Rows without a label are left out, and so are columns of one value.
     """
     label = frame.columns[-1]
     frame = frame.filter(pl.col(label).is_not_null())
-    names = sorted(frame[label].cast(pl.String).unique().to_list())
-    labels = frame[label].cast(pl.String).replace_strict(names, list(range(len(names))), return_dtype=pl.Int64)
-    classes = labels.to_numpy()
-    if len(classes) > rows:
-        kept, _ = train_test_split(np.arange(len(classes)), train_size=rows, random_state=_DRAW, stratify=classes)
-        frame, classes = frame[np.sort(kept)], classes[np.sort(kept)]
-    columns: dict[str, pl.Series] = {}
+    if len(frame) > rows:
+        classes = frame[label].cast(pl.String).to_numpy()
+        kept, _ = train_test_split(np.arange(len(frame)), train_size=rows, random_state=_DRAW, stratify=classes)
+        frame = frame[np.sort(kept)]
+    columns: list[pl.Series] = []
     kinds: dict[str, Kind] = {}
     for column in frame.columns[:-1]:
         if frame[column].n_unique() > 1:
-            columns[column], kinds[column] = typed(frame[column])
-    return LabelledTable(name, pl.DataFrame(columns), kinds, classes)
+            values, kinds[column] = typed(frame[column])
+            columns.append(values)
+    return Table.of(pl.DataFrame(columns), frame[label].cast(pl.String).to_list(), kinds, name)
 
 
 def typed(values: pl.Series) -> tuple[pl.Series, Kind]:
@@ -112,9 +85,9 @@ def typed(values: pl.Series) -> tuple[pl.Series, Kind]:
     """
     if values.dtype.is_float():
         values = values.fill_nan(None)
-    numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
+    numbers = values.cast(pl.Float64, strict=False)
     if numbers.null_count() == values.null_count():
         present = numbers.drop_nulls()
         if present.n_unique() > FEW or not (present == present.round()).all():
-            return numbers.fill_null(float("nan")), "numeric"
+            return numbers, "numeric"
     return values.cast(pl.String), "categorical"
