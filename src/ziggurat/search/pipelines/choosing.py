@@ -1,0 +1,85 @@
+"""Which of the evaluated pipelines is returned: the few best are judged again, on folds that did not choose them.
+
+The best of many scores on the same folds is too good, and the more so the more were tried. Here the best few of a
+search, and standard scaling, get fresh divisions of the rows into folds. The best on these is returned if it is ahead of
+standard scaling there by more than the noise of the difference, and standard scaling otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ziggurat.search.pipelines.campaign import Campaign
+from ziggurat.search.pipelines.found import Trial
+from ziggurat.search.pipelines.methods.proposals import Proposal
+
+_MOST_RESERVED = 12
+_MARGIN = 0.5
+"""Standard errors of the paired difference by which standard scaling has to be beaten."""
+
+
+def reserved(budget: int) -> int:
+    """Returns how many evaluations of a budget judge finalists: a quarter, at most twelve; none below eight."""
+    return min(_MOST_RESERVED, budget // 4) if budget >= 8 else 0
+
+
+def finalists(trials: Sequence[Trial], most: int) -> list[Trial]:
+    """Returns the trials with the best scores on the folds of the search, standard scaling first."""
+    searched = [each for each in trials if each.repeat == 0]
+    standard = [each for each in searched if each.origin == "standard"][:1]
+    others = [each for each in searched if each.scores and each not in standard]
+    others.sort(key=lambda each: (-each.score, each.number))
+    return standard + others[: max(0, most - len(standard))]
+
+
+def judge(campaign: Campaign, budget: int) -> Trial:
+    """Returns the trial to return, after the finalists' evaluations on fresh folds, up to ``budget`` in all.
+
+    A first round judges about half of what is left, a second one the better half of them.
+
+    Raises:
+        Stopped: a signal or the deadline came before.
+    """
+    left = budget - len(campaign.trials)
+    first = (left + 1) // 2 + (left > 4)
+    running = finalists(campaign.trials, max(2, first))
+    if left < 2 or len(running) < 2:
+        return best_searched(campaign.trials)
+    fresh: dict[int, list[float]] = {each.number: [] for each in running}
+    repeat = 1
+    while running and len(running) >= 2 and budget - len(campaign.trials) >= len(running):
+        proposals = [Proposal("finalist", each.pipelines) for each in running]
+        results = campaign.evaluate(proposals, repeat, budget - len(campaign.trials))
+        assert results is not None
+        for trial, result in zip(running, results, strict=True):
+            fresh[trial.number] += list(result.scores) or [-math.inf]
+        repeat += 1
+        means = {number: float(np.mean(scores)) for number, scores in fresh.items() if scores}
+        ranked = sorted(running[1:], key=lambda each: (-means[each.number], each.number))
+        keep = budget - len(campaign.trials) if repeat == 2 else len(running)
+        keep = min(keep, len(running))
+        if keep < 2:
+            running = [running[0], ranked[0]]
+            break
+        running = [running[0], *ranked[: keep - 1]]
+    return _ahead(running, fresh)
+
+
+def best_searched(trials: Sequence[Trial]) -> Trial:
+    """Returns the trial with the best score on the folds of the search; ties go to the earlier one."""
+    return max((each for each in trials if each.repeat == 0), key=lambda each: (each.score, -each.number))
+
+
+def _ahead(running: Sequence[Trial], fresh: dict[int, list[float]]) -> Trial:
+    """Returns the best but for noise: the first of ``running`` is standard scaling."""
+    standard, *others = running
+    best = max(others, key=lambda each: (float(np.mean(fresh[each.number])), -each.number))
+    paired = list(zip(fresh[best.number], fresh[standard.number], strict=False))
+    ahead = np.array([ours - theirs for ours, theirs in paired if math.isfinite(ours) and math.isfinite(theirs)])
+    if len(ahead) < len(paired):
+        return best if math.isfinite(float(np.mean(fresh[best.number]))) else standard
+    noise = float(ahead.std(ddof=1)) / math.sqrt(len(ahead)) if len(ahead) > 1 else 0.0
+    return best if float(ahead.mean()) > _MARGIN * noise else standard
