@@ -18,11 +18,12 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.manifest import Split
+from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.preparation.prepare import prepare
 from ziggurat.features.raw_blocks import open_raw
 from ziggurat.features.raw_index import index_raw
 from ziggurat.features.raw_schema import raw_schema
-from ziggurat.features.time_inputs import TimeId, TimeNumber, inputs_of
+from ziggurat.features.time_inputs import TimeId, TimeNumber
 from ziggurat.features.transform import Transform
 from ziggurat.training.experiment import load_experiment, to_yaml
 from ziggurat.training.prediction.files import predict_files

@@ -45,10 +45,7 @@ from ziggurat.exporting.reference import reference_of
 from ziggurat.exporting.sample_rows import read_rows, write_sample
 from ziggurat.exporting.sides import item_columns as item_columns_of
 from ziggurat.exporting.table_files import LiveTable, write_tables
-from ziggurat.features.config import InputFeature
-from ziggurat.features.time_inputs import TimeId, TimeNumber
 from ziggurat.features.transform import Transform
-from ziggurat.features.vectors import VectorNumber
 from ziggurat.serving.artefact.dense_program import PROGRAM_FILE, TENSORS_FILE
 from ziggurat.serving.artefact.manifest import (
     ENSEMBLE_FORMAT_VERSION,
@@ -200,7 +197,7 @@ def _write(
 ) -> Manifest:
     """Writes all files but the manifest."""
     run, transform, recommenders = members[0].run, described.transform, recommenders_of(model)
-    of_user = {feature.name for feature in transform.inputs if _raw_column(feature) in described.user_columns}
+    of_user = {each.name for each in transform.inputs if set(each.log_columns) <= set(described.user_columns)}
     tables = _tables(members, recommenders, of_user, described.pooling)
     for name in (TRANSFORM, TABLES):
         (folder / name).mkdir()
@@ -260,17 +257,6 @@ def _graph(
         [member.prefix for member in members],
         model.weights_MC,
     )
-
-
-def _raw_column(feature: InputFeature) -> str:
-    """Returns the column of the log that an input is made of."""
-    match feature:
-        case VectorNumber():
-            return feature.vector.column
-        case TimeNumber() | TimeId():
-            return feature.origin.source_column
-        case _:
-            return feature.source_column
 
 
 def _tables(

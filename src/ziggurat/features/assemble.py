@@ -25,8 +25,8 @@ from ziggurat.features.config import (
     Targets,
 )
 from ziggurat.features.encoders.encoder import MISSING_ROW, Ids
+from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.tables import resolve_tables
-from ziggurat.features.time_inputs import inputs_of
 from ziggurat.objectives.label_figures import LabelFigures
 
 IdArray = npt.NDArray[np.int32 | np.int64]

@@ -20,10 +20,12 @@ from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, Tim
 from ziggurat.data.readers.cells.times import checked_time_format, holds_hours
 from ziggurat.data.readers.source import SourceConfig
 from ziggurat.data.readers.urls import LogFolder
+from ziggurat.features.encoders.category_numbers import CategoryEncoding
 from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.labels import LabelConfig as LabelConfig
 from ziggurat.features.negatives_config import NegativesConfig
-from ziggurat.features.numeric.steps import StepConfig
+from ziggurat.features.numeric.spline import SplineConfig
+from ziggurat.features.numeric.steps import QuantileConfig, StepConfig, check_one_number_each, check_places
 from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoderSettings
 from ziggurat.interactions.sequences.sequence_pooling import SequenceEncoderConfig
 
@@ -192,18 +194,23 @@ class _Feature(Config):
     def source_column(self) -> str:
         return self.column or self.name
 
+    @property
+    def log_columns(self) -> tuple[str, ...]:
+        """The columns of the log that it is made of."""
+        return (self.source_column,)
+
 
 class NumericFeature(_Feature):
-    """A number: a dense feature, or a categorical one if its chain ends in ``bucketise``."""
+    """A number: a dense feature, several of them if its chain ends in ``spline``, or a categorical one if that ends in
+    ``bucketise``."""
 
     kind: Literal["numeric"] = "numeric"
     transforms: tuple[StepConfig, ...] = ()
     """Steps, applied in order. Missing values are first filled with the training median, unless a step fills them."""
 
     @pydantic.model_validator(mode="after")
-    def _bucketise_last(self) -> Self:
-        if any(step.name == "bucketise" for step in self.transforms[:-1]):
-            raise ValueError("bucketise must be the last transform")
+    def _in_their_places(self) -> Self:
+        check_places(self.transforms)
         return self
 
     @property
@@ -211,9 +218,16 @@ class NumericFeature(_Feature):
         return bool(self.transforms) and self.transforms[-1].name == "bucketise"
 
     @property
+    def spline(self) -> SplineConfig | None:
+        """The step that makes several numbers of it, if it has one."""
+        last = self.transforms[-1] if self.transforms else None
+        return last if isinstance(last, SplineConfig) else None
+
+    @property
     def ranked(self) -> bool:
         """Whether its values are ranks between 0 and 1."""
-        return bool(self.transforms) and self.transforms[-1].name == "quantile"
+        last = self.transforms[-1] if self.transforms else None
+        return isinstance(last, QuantileConfig) and last.output == "uniform"
 
 
 class VectorFeature(_Feature):
@@ -223,12 +237,60 @@ class VectorFeature(_Feature):
     length: int = pydantic.Field(ge=1, le=MOST_NUMBERS)
     """Number of numbers; a row with a list of another length is rejected, one without a list has missing numbers."""
     transforms: tuple[StepConfig, ...] = ()
-    """Steps, applied to each number by itself, as those of a numeric feature; ``bucketise`` is none of them."""
+    """Steps, applied to each number by itself, as those of a numeric feature; ``bucketise`` and ``spline`` are none of
+    them."""
 
     @pydantic.model_validator(mode="after")
     def _dense(self) -> Self:
-        if any(step.name == "bucketise" for step in self.transforms):
-            raise ValueError("the numbers of a vector are dense inputs: leave out bucketise")
+        check_one_number_each(self.transforms, "the numbers of a vector")
+        return self
+
+
+class EncodedFeature(_Feature):
+    """One id per row as dense numbers, fitted by figures of the training rows, without an embedding table."""
+
+    kind: Literal["encoded"] = "encoded"
+    type: IdType = "text"
+    """Type of the ids; integer 12 and text "12" are different ids."""
+    encoding: CategoryEncoding
+    """Which numbers an id becomes: ``target``, ``one_hot``, ``hash`` or ``ordinal``."""
+    missing: Literal["own", "most_frequent"] = "own"
+    """How a missing id counts: as an id of its own, or as the most frequent one."""
+    transforms: tuple[StepConfig, ...] = ()
+    """Steps, applied to each of the numbers, as those of a numeric feature; ``bucketise`` and ``spline`` are none of
+    them."""
+
+    @property
+    def value_type(self) -> ValueType:
+        return ValueType(self.type)
+
+    @pydantic.model_validator(mode="after")
+    def _possible(self) -> Self:
+        check_one_number_each(self.transforms, "the numbers of a category")
+        if self.missing == "most_frequent" and self.encoding.name == "hash":
+            raise ValueError("missing: a hash counts no values and knows no most frequent one: leave out `missing`")
+        return self
+
+
+class MissingTogetherFeature(Config):
+    """1 where several numbers are missing in the same row, 0 elsewhere: the product of their missing flags."""
+
+    kind: Literal["missing_together"] = "missing_together"
+    name: _FileSafe
+    """The feature's name, as that of the others."""
+    columns: tuple[str, ...] = pydantic.Field(min_length=2, max_length=16)
+    """Raw columns of numbers."""
+
+    @property
+    def log_columns(self) -> tuple[str, ...]:
+        """The columns of the log that it is made of."""
+        return self.columns
+
+    @pydantic.model_validator(mode="after")
+    def _different(self) -> Self:
+        twice = duplicates(self.columns)
+        if twice:
+            raise ValueError(f"columns: {twice[0]!r} is named twice")
         return self
 
 
@@ -374,6 +436,13 @@ IdFeature = CategoricalFeature | BagFeature | SequenceFeature
 InputFeature = NumericFeature | IdFeature
 """A feature that is an input of the model as it stands."""
 FeatureConfig = Annotated[
-    NumericFeature | VectorFeature | CategoricalFeature | BagFeature | SequenceFeature | TimeFeature,
+    NumericFeature
+    | VectorFeature
+    | CategoricalFeature
+    | BagFeature
+    | SequenceFeature
+    | TimeFeature
+    | EncodedFeature
+    | MissingTogetherFeature,
     pydantic.Field(discriminator="kind"),
 ]

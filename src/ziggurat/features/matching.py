@@ -25,10 +25,10 @@ from ziggurat.features.encoders.files import arrays_checksum, encoder_settings
 from ziggurat.features.encoders.key_lookup import ABSENT
 from ziggurat.features.encoders.origin import same_fit
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
+from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.saved_transform import TRANSFORM_FILE, SavedTransform
 from ziggurat.features.tables import resolve_tables
-from ziggurat.features.time_inputs import inputs_of
 from ziggurat.features.versions import DAMAGED
 
 Rows = npt.NDArray[np.int64]

@@ -14,13 +14,23 @@ from ziggurat.core.config import established_values
 from ziggurat.core.hashing import HASH_VERSION
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.encoded.manifest import CONTENT_VERSION
-from ziggurat.features.config import DataConfig, FeatureConfig, IdFeature, InputFeature, NumericFeature, Targets
+from ziggurat.features.config import (
+    DataConfig,
+    EncodedFeature,
+    FeatureConfig,
+    IdFeature,
+    InputFeature,
+    NumericFeature,
+    Targets,
+)
+from ziggurat.features.encoders.category_numbers import CATEGORY_VERSION
 from ziggurat.features.encoders.vocabulary import VOCABULARY_VERSION
+from ziggurat.features.inputs.categories import CategoryNumber, check_target_labels, encoded_features
+from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.numeric.chain import CHAIN_VERSION
 from ziggurat.features.raw_schema import raw_schema
 from ziggurat.features.saved_transform import transform_checksum
 from ziggurat.features.tables import TableEncoding, resolve_tables
-from ziggurat.features.time_inputs import inputs_of
 
 _MAX_THREADS = 8
 
@@ -62,6 +72,7 @@ class Preparation:
             ConfigError: features contradict each other.
         """
         tables = resolve_tables(features)
+        check_target_labels(features, data)
         return cls(
             data=data,
             configured=tuple(features),
@@ -83,13 +94,23 @@ class Preparation:
         return list(dict.fromkeys(f.source_column for f in self.features if isinstance(f, NumericFeature)))
 
     @property
+    def staged_numbers(self) -> list[str]:
+        """Those of them that are known before anything is fitted."""
+        fitted = {feature.source_column for feature in self.features if isinstance(feature, CategoryNumber)}
+        return [name for name in self.number_columns if name not in fitted]
+
+    @property
+    def encoded_features(self) -> list[EncodedFeature]:
+        return encoded_features(self.configured)
+
+    @property
     def id_features(self) -> list[IdFeature]:
         return [feature for feature in self.features if not isinstance(feature, NumericFeature)]
 
     @property
     def id_columns(self) -> list[str]:
-        """Raw columns that id features read."""
-        return list(dict.fromkeys(feature.source_column for feature in self.id_features))
+        """Raw columns that id features and encoded ones read."""
+        return list(dict.fromkeys(each.source_column for each in (*self.id_features, *self.encoded_features)))
 
 
 def fingerprint(
@@ -103,6 +124,8 @@ def fingerprint(
         "features": [dataset_settings(feature) for feature in features],
         "sources": list(sources),
     }
+    if encoded_features(features):
+        content["versions"].append(CATEGORY_VERSION)
     newer = {table.encoder.title: table.encoder.version for table in tables.values() if table.encoder.version > 1}
     if newer:  # version 1 is left out: such datasets may be older than the encoders' own versions
         content["encoders"] = newer

@@ -20,6 +20,7 @@ from ziggurat.core.schema import Schema
 from ziggurat.core.sealed import sealed
 from ziggurat.data.encoded.dataset import arrow_schema
 from ziggurat.data.encoded.manifest import ENCODERS, SPLITS, manifest, split_files
+from ziggurat.data.encoded.split import TRAIN
 from ziggurat.features.config import DataConfig, FeatureConfig
 from ziggurat.features.preparation.block_batching import SplitSource
 from ziggurat.features.preparation.prepare import open_sources
@@ -124,8 +125,9 @@ class _EncodedRanges:
         """Returns the rows of one split in a range."""
         source, start, end = self._index.file_range(number)
         block = self._sources[source].source.read_block(start, end)
-        encoded = self._transform.apply(block).batch
         first, stop = int(self._starts[number]), int(self._starts[number + 1])
+        training_B = self._index.splits[first:stop] == TRAIN
+        encoded = self._transform.apply(block, places_B=np.where(training_B, np.arange(first, stop), -1)).batch
         if encoded.num_rows != stop - first:
             raise DataError(
                 f"{block.file}: {encoded.num_rows} usable rows from line {start.line} on, but {stop - first} were "

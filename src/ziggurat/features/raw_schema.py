@@ -15,8 +15,10 @@ from ziggurat.data.readers.cells.times import ISO
 from ziggurat.features.config import (
     BagFeature,
     DataConfig,
+    EncodedFeature,
     FeatureConfig,
     LabelConfig,
+    MissingTogetherFeature,
     NumericFeature,
     SequenceFeature,
     Targets,
@@ -95,6 +97,10 @@ def _feature_uses(features: Sequence[FeatureConfig]) -> Iterable[_Use]:
         user = f"feature {feature.name!r}"
         if isinstance(feature, TimeFeature):
             yield _Use(feature.source_column, user, _TIME, time_format=feature.time_format)
+        elif isinstance(feature, EncodedFeature):
+            yield _Use(feature.source_column, user, (feature.value_type,))
+        elif isinstance(feature, MissingTogetherFeature):
+            yield from (_Use(column, user, _NUMBER) for column in feature.columns)
         elif isinstance(feature, NumericFeature):
             yield _Use(feature.source_column, user, _NUMBER)
         elif isinstance(feature, VectorFeature):

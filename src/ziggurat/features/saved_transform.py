@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from ziggurat.core.config import Config, parse_config
@@ -20,6 +21,8 @@ from ziggurat.core.files import new_file, write_json
 from ziggurat.core.sealed import SEAL, declared, sealed, unsealed
 from ziggurat.core.untrusted import read_json_object
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
+from ziggurat.features.encoders.category_files import category_file_name, category_files, load_category
+from ziggurat.features.encoders.category_numbers import CategoryMap
 from ziggurat.features.encoders.encoder import Encoder
 from ziggurat.features.encoders.files import (
     encoder_file_names,
@@ -28,9 +31,10 @@ from ziggurat.features.encoders.files import (
     load_encoder,
     missing_file,
 )
+from ziggurat.features.inputs.categories import encoded_features
+from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.tables import resolve_tables
-from ziggurat.features.time_inputs import inputs_of
 from ziggurat.features.versions import DAMAGED, check_version
 from ziggurat.objectives.label_figures import LabelFigures
 
@@ -55,6 +59,7 @@ class _Stored:
     chains: dict[str, dict[str, Any]]
     files: dict[str, FileChecksum] | None = None
     labels: dict[str, LabelFigures] = field(default_factory=dict[str, LabelFigures])
+    categories: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class SavedTransform:
         files: the other files of the folder, with their checksums; None for version 1, which has none.
         checksum: the checksum of the whole folder; None for version 1.
         labels: figures of the labels' training rows; empty if an earlier ziggurat fitted it.
+        categories: the figures of the encoded features' maps, the rest of which is in files.
     """
 
     folder: Path
@@ -78,6 +84,7 @@ class SavedTransform:
     files: Mapping[str, FileChecksum] | None
     checksum: str | None
     labels: Mapping[str, LabelFigures]
+    categories: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
 
     @classmethod
     def open(cls, folder: Path, checksum: str | None = None) -> Self:
@@ -111,7 +118,7 @@ class SavedTransform:
         chains = _chains(stored, configs, path)
         files = stored.files if has_checksums else None
         seal = values[SEAL] if has_checksums else None
-        return cls(folder, configs.features, configs.targets, chains, files, seal, stored.labels)
+        return cls(folder, configs.features, configs.targets, chains, files, seal, stored.labels, stored.categories)
 
     def encoder(self, table: str) -> Encoder:
         """Loads the encoder of a table.
@@ -120,6 +127,18 @@ class SavedTransform:
             DataError: a file is missing, damaged or of another version, or the encoder's class cannot be imported.
         """
         return load_encoder(self.folder, table, self.files)
+
+    def category_maps(self) -> dict[str, CategoryMap]:
+        """Loads the maps of the encoded features.
+
+        Raises:
+            DataError: a file is missing, damaged or of another version.
+        """
+        files = self.files or {}
+        return {
+            each.name: load_category(self.folder, each.name, each.encoding, self.categories[each.name], files)
+            for each in encoded_features(self.features)
+        }
 
     def tables(self) -> list[str]:
         """Returns the names of the tables that have an encoder."""
@@ -156,12 +175,23 @@ def save_transform(
     targets: Targets,
     chains: Mapping[str, NumericChain],
     labels: Mapping[str, LabelFigures],
+    categories: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> str:
-    """Writes ``transform.json`` into a folder in which the encoders are saved already; returns the checksum of all."""
+    """Writes ``transform.json`` into a folder in which the encoders are saved already; returns the checksum of all.
+
+    Args:
+        folder: the folder.
+        features: the features of the config.
+        targets: the targets.
+        chains: the chains of the numeric features.
+        labels: figures of the labels' training rows.
+        categories: the figures of the encoded features' maps, whose arrays are saved already.
+    """
     configs = _Configs(features=tuple(features), targets=targets.as_prepared)
     fitted = {
         "chains": {name: chain.to_json() for name, chain in chains.items()},
         "labels": {name: figures.to_json() for name, figures in labels.items()},
+        **({"categories": dict(categories)} if categories else {}),
     }
     values = _content(folder, {**configs.model_dump(mode="json"), **fitted}, configs)
     write_json(folder / TRANSFORM_FILE, values)
@@ -214,8 +244,9 @@ def copy_transform(source: Path, target: Path, checksum: str | None = None) -> s
 
 def _content(folder: Path, values: Mapping[str, Any], configs: _Configs) -> dict[str, Any]:
     """Returns ``transform.json`` of the current version for these values and the encoders in ``folder``."""
-    files = encoder_files(folder, list(resolve_tables(configs.features)))
-    content = {key: values[key] for key in ("features", "targets", "chains", "labels") if key in values}
+    encoded = (each.name for each in encoded_features(configs.features))
+    files = {**encoder_files(folder, list(resolve_tables(configs.features))), **category_files(folder, encoded)}
+    content = {key: values[key] for key in ("features", "targets", "chains", "labels", "categories") if key in values}
     return sealed(
         {"version": TRANSFORM_VERSION, **content, "files": {name: asdict(each) for name, each in files.items()}}
     )
@@ -236,12 +267,14 @@ def _check_names(stored: _Stored, configs: _Configs, path: Path) -> None:
         DataError: it has not.
     """
     tables, files = resolve_tables(configs.features), stored.files or {}
-    allowed = {name for table in tables for name in encoder_file_names(table)}
+    encoded = [each.name for each in encoded_features(configs.features)]
+    allowed = {name for table in tables for name in encoder_file_names(table)} | set(map(category_file_name, encoded))
+    if sorted(stored.categories) != sorted(encoded):
+        raise DAMAGED.of(path, f"has maps for {sorted(stored.categories)}, its encoded features are {sorted(encoded)}")
     for name in files:
         if name not in allowed:
             raise DAMAGED.of(path, f"has a checksum of {shorten(name)}, which is no file of an encoder here")
-    for table in tables:
-        name = encoder_file_names(table)[0]
+    for name in (*(encoder_file_names(table)[0] for table in tables), *map(category_file_name, encoded)):
         if name not in files:
             raise DAMAGED.of(path, f"has no checksum of {name}")
 

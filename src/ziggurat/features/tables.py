@@ -10,7 +10,7 @@ from ziggurat.core.schema import ValueType, duplicates
 from ziggurat.features.config import FeatureConfig, IdFeature, InputFeature, NumericFeature
 from ziggurat.features.encoders.encoder import EncoderSettings
 from ziggurat.features.encoders.vocabulary import VocabularyConfig
-from ziggurat.features.time_inputs import inputs_of
+from ziggurat.features.inputs.of_features import inputs_of
 
 
 @dataclass(frozen=True, slots=True)

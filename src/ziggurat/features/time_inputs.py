@@ -28,15 +28,12 @@ import pyarrow as pa
 from ziggurat.features.columns import numbers
 from ziggurat.features.config import (
     CategoricalFeature,
-    FeatureConfig,
     InputFeature,
     NumericFeature,
     TimeFeature,
-    VectorFeature,
 )
 from ziggurat.features.encoders.identity import IdentityConfig
 from ziggurat.features.numeric.steps import ClipConfig, FillConfig, StandardiseConfig, StepConfig
-from ziggurat.features.vectors import vector_inputs
 
 Seconds = npt.NDArray[np.float64]
 Days = npt.NDArray[np.int64]
@@ -62,6 +59,10 @@ class TimeNumber(NumericFeature):
     def source_column(self) -> str:
         return f"@{self.wave or 'days'} of {self.origin.part} in {self.origin.source_column}"
 
+    @property
+    def log_columns(self) -> tuple[str, ...]:
+        return self.origin.log_columns
+
     def values(self, seconds: Seconds) -> pa.Array:
         """Returns the numbers of some times, NaN for missing."""
         if self.wave is None:
@@ -79,6 +80,10 @@ class TimeId(CategoricalFeature):
     def source_column(self) -> str:
         return f"@{self.origin.part} in {self.origin.source_column}"
 
+    @property
+    def log_columns(self) -> tuple[str, ...]:
+        return self.origin.log_columns
+
     def values(self, seconds: Seconds) -> pa.Array:
         """Returns the ids of some times."""
         known = np.isfinite(seconds)
@@ -92,19 +97,6 @@ class TimeId(CategoricalFeature):
         if self.origin.part == "weekday":
             return _WEEKDAYS[encoded - 1]
         return str(encoded - 1 if self.origin.part == "hour" else encoded)
-
-
-def inputs_of(features: Sequence[FeatureConfig | InputFeature]) -> tuple[InputFeature, ...]:
-    """Returns the inputs of the model, in order: times and vectors are replaced by what they become."""
-    found: list[InputFeature] = []
-    for feature in features:
-        if isinstance(feature, TimeFeature):
-            found.extend(_inputs(feature))
-        elif isinstance(feature, VectorFeature):
-            found.extend(vector_inputs(feature))
-        else:
-            found.append(feature)
-    return tuple(found)
 
 
 def time_columns(features: Sequence[InputFeature]) -> list[TimeNumber | TimeId]:
@@ -158,7 +150,8 @@ def _position(part: str, seconds: Seconds) -> Seconds:
     return np.where(known, share, np.nan)
 
 
-def _inputs(feature: TimeFeature) -> list[InputFeature]:
+def time_inputs(feature: TimeFeature) -> list[InputFeature]:
+    """Returns the inputs that a time feature becomes."""
     if feature.part == "age":
         return [TimeNumber(name=feature.name, origin=feature, transforms=_STANDARDISED)]
     if feature.encoding == "categorical":

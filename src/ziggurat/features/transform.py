@@ -2,9 +2,11 @@
 
 It is saved as a folder (:mod:`ziggurat.features.saved_transform`)::
 
-    transform.json            version, features, targets, fitted numeric chains, checksums of the other files
+    transform.json            version, features, targets, fitted numeric chains, figures of encoded features, checksums of
+                              the other files
     table.<name>.json         the table's fitted encoder
     table.<name>.safetensors  the encoder's arrays, if it has any
+    encoded.<name>.safetensors  the arrays of an encoded feature
 """
 
 from __future__ import annotations
@@ -27,15 +29,18 @@ from ziggurat.features.assemble import encoded_schema, id_column, ids_by_code, n
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
+from ziggurat.features.encoders.category_files import save_category
+from ziggurat.features.encoders.category_numbers import CategoryMap
 from ziggurat.features.encoders.checks import checked_rows, encode_values, encoder_label
 from ziggurat.features.encoders.encoder import Encoder
 from ziggurat.features.encoders.files import save_encoder
+from ziggurat.features.inputs.categories import encoded_features, with_category_columns
+from ziggurat.features.inputs.of_features import inputs_of, with_derived_columns
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation_plan import dataset_settings
 from ziggurat.features.raw_schema import columns_for
 from ziggurat.features.saved_transform import SavedTransform, save_transform
 from ziggurat.features.tables import resolve_tables
-from ziggurat.features.time_inputs import inputs_of, with_time_columns
 from ziggurat.objectives.label_figures import LabelFigures
 
 
@@ -55,13 +60,14 @@ class EncodedBlock:
 
 
 class Transform:
-    """Fitted features: a numeric chain per numeric feature, an encoder per table.
+    """Fitted features: a numeric chain per numeric feature, an encoder per table, a map per encoded feature.
 
     Attributes:
         schema: schema of the encoded columns.
         features: the features of the config.
         inputs: the inputs of the model, which time features become several of.
         labels: figures of the labels' training rows; empty if an earlier ziggurat fitted it.
+        categories: the fitted map of each encoded feature.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class Transform:
         chains: Mapping[str, NumericChain],
         encoders: Mapping[str, Encoder],
         labels: Mapping[str, LabelFigures] = MappingProxyType({}),
+        categories: Mapping[str, CategoryMap] = MappingProxyType({}),
     ) -> None:
         self.features = tuple(features)
         self.inputs = inputs_of(features)
@@ -78,6 +85,8 @@ class Transform:
         self.chains = dict(chains)
         self.encoders = dict(encoders)
         self.labels = dict(labels)
+        self.categories = dict(categories)
+        self._encoded = encoded_features(features)
         self._tables = resolve_tables(features)
         self._labels = {table: encoder_label(table, encoding.encoder) for table, encoding in self._tables.items()}
         self._rows = {table: checked_rows(encoder, self._labels[table]) for table, encoder in encoders.items()}
@@ -87,19 +96,27 @@ class Transform:
         """Returns the raw columns that :meth:`apply` needs."""
         return columns_for(self.features, self.targets if labelled else None)
 
-    def apply(self, block: RawBlock, labelled: bool = True) -> EncodedBlock:
+    def apply(
+        self, block: RawBlock, labelled: bool = True, places_B: npt.NDArray[np.int64] | None = None
+    ) -> EncodedBlock:
         """Encodes the good rows of a block, in their order.
 
         Args:
             block: a block that was read with :meth:`raw_schema`.
             labelled: if False, labels, weight, group and time are ignored, and their columns may be absent.
+            places_B: for rows of the log that the transform was fitted on: for each good row, its place among all good
+                rows if it is a training row, otherwise -1. A target encoding gives training rows the figures of other
+                ones. None: all rows are as those of validation. Of another length than there are good rows, it is
+                ignored; the log has then changed, for the caller to refuse.
 
         Raises:
             FeatureError: an encoder gives an id outside its table, or none.
             PartFailed: an encoder from outside the package raised an exception of its own.
         """
         checked = check_rows(block, self.targets if labelled else None, self._tables)
-        raw_columns = with_time_columns(checked.table, self.inputs)
+        raw_columns = with_derived_columns(checked.table, self.inputs)
+        places_B = places_B if places_B is not None and len(places_B) == len(checked.rows) else None
+        raw_columns = with_category_columns(raw_columns, self._encoded, self.categories, places_B)
         encoded: dict[str, tuple[pa.Array, Codes]] = {}
         columns: dict[str, pa.Array] = {}
         for feature in self.inputs:
@@ -126,6 +143,7 @@ class Transform:
         found = copy.copy(self)
         found.features = tuple(feature for feature in self.features if feature.name in features)
         found.inputs = inputs_of(found.features)
+        found._encoded = encoded_features(found.features)
         names = {each.name for each in found.inputs}
         kept = {
             name: replace(table, features=tuple(each for each in table.features if each.name in names))
@@ -138,7 +156,8 @@ class Transform:
         """Writes the transform into ``folder``, ``transform.json`` last; returns the checksum of all files."""
         for table, encoder in self.encoders.items():
             save_encoder(folder, table, encoder, self._tables[table].encoder)
-        return save_transform(folder, self.features, self.targets, self.chains, self.labels)
+        figures = {name: save_category(folder, name, fitted) for name, fitted in self.categories.items()}
+        return save_transform(folder, self.features, self.targets, self.chains, self.labels, figures)
 
     @classmethod
     def load(cls, folder: Path, checksum: str | None = None) -> Self:
@@ -154,7 +173,7 @@ class Transform:
         """
         saved = SavedTransform.open(folder, checksum)
         encoders = {table: saved.encoder(table) for table in saved.tables()}
-        return cls(saved.features, saved.targets, saved.chains, encoders, saved.labels)
+        return cls(saved.features, saved.targets, saved.chains, encoders, saved.labels, saved.category_maps())
 
 
 def first_difference(folder: Path, features: Sequence[FeatureConfig], targets: Targets) -> str | None:

@@ -17,6 +17,10 @@ class VectorNumber(NumericFeature):
         return f"{self.origin.source_column}[{self.index}]"
 
     @property
+    def log_columns(self) -> tuple[str, ...]:
+        return self.origin.log_columns
+
+    @property
     def vector(self) -> VectorElement:
         """What readers make the column of."""
         return VectorElement(self.origin.source_column, self.index, self.origin.length)

@@ -37,9 +37,10 @@ from ziggurat.features.config import (
     SequenceFeature,
     TimeFeature,
 )
+from ziggurat.features.inputs.categories import check_target_labels
+from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.tables import resolve_tables
-from ziggurat.features.time_inputs import inputs_of
 from ziggurat.metrics.names import measured
 from ziggurat.models.build import ModelConfig, model_dims
 from ziggurat.models.deepfm import DeepFM
@@ -106,6 +107,7 @@ class Experiment(Config):
         Raises:
             ConfigError: a value is not possible; the message names the key, the value and the possible values.
         """
+        check_target_labels(self.features, self.data)
         several = with_several_codes(inputs_of(self.features))
         slices = [each.name for each in inputs_of(self.features) if _has_one_id(each) and each.name not in several]
         for name in self.evaluation.slices:

@@ -28,6 +28,7 @@ from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.data.encoded.manifest import SPLITS
 from ziggurat.data.ingest.loader import IngestLoader
 from ziggurat.features.config import CategoricalFeature, FeatureConfig
+from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.negatives_config import InBatchNegatives, NegativesConfig
 from ziggurat.training.experiment import Experiment
 
@@ -94,7 +95,7 @@ class _Sides:
     @classmethod
     def of(cls, features: Sequence[FeatureConfig], negatives: InBatchNegatives, schema: Schema, label: str) -> _Sides:
         described = {negatives.item, *negatives.item_columns}
-        names = {feature.name for feature in features if feature.source_column in described}
+        names = {each.name for each in inputs_of(features) if described.issuperset(each.log_columns)}
         item = _id_feature(features, "item", negatives.item, schema.categorical)
         return cls(
             _id_feature(features, "user", negatives.user, schema.categorical),

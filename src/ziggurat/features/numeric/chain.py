@@ -11,18 +11,22 @@ import numpy.typing as npt
 
 from ziggurat.core.errors import shorten
 from ziggurat.core.sealed import declared
+from ziggurat.features.numeric.missing import MissingFlag
+from ziggurat.features.numeric.power import Power
+from ziggurat.features.numeric.sample import NumericSample, Values
+from ziggurat.features.numeric.scaling import MaxAbs, MinMax, Robust
+from ziggurat.features.numeric.spline import Spline
 from ziggurat.features.numeric.steps import (
     Bucketise,
     Clip,
     Fill,
     FillConfig,
     Log,
-    NumericSample,
+    NormalQuantile,
     Quantile,
     Standardise,
     Step,
     StepConfig,
-    Values,
     fit_step,
 )
 from ziggurat.features.versions import DAMAGED, check_version
@@ -34,10 +38,20 @@ _STEPS: dict[str, type[Step]] = {
     "clip": Clip,
     "log": Log,
     "standardise": Standardise,
+    "min_max": MinMax,
+    "max_abs": MaxAbs,
+    "robust": Robust,
+    "power": Power,
     "quantile": Quantile,
+    "quantile_normal": NormalQuantile,
     "bucketise": Bucketise,
+    "spline": Spline,
+    "missing_flag": MissingFlag,
 }
+_FILLING = ("fill", "missing_flag")
+"""The steps after which no value is missing."""
 _NAMES = {kind: name for name, kind in _STEPS.items()}
+_LEAST_KNOTS = 2
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -46,8 +60,8 @@ class NumericChain:
     """Fitted steps, in the order in which they are applied.
 
     Attributes:
-        steps: the steps. A chain that neither fills nor ends in ``bucketise`` begins with an implicit fill by the
-            training median, so that no NaN reaches a model.
+        steps: the steps. A chain that neither fills, nor begins with ``missing_flag``, nor ends in ``bucketise`` begins
+            with an implicit fill by the training median, so that no NaN reaches a model.
         implicit_fill: whether the chain begins with that implicit fill.
     """
 
@@ -55,13 +69,19 @@ class NumericChain:
     implicit_fill: bool
 
     @classmethod
-    def fit(cls, configs: Sequence[StepConfig], sample: NumericSample) -> Self:
-        """Fits each step on the sample as the previous steps have transformed it."""
+    def fit(cls, configs: Sequence[StepConfig], sample: NumericSample, index: int = 0) -> Self:
+        """Fits each step on the sample as the previous steps have transformed it.
+
+        Args:
+            configs: the steps.
+            sample: the training values.
+            index: which number of a spline it ends in, counted from 0.
+        """
         bucketised = bool(configs) and configs[-1].name == "bucketise"
-        implicit = not bucketised and not any(config.name == "fill" for config in configs)
+        implicit = not bucketised and not any(config.name in _FILLING for config in configs)
         steps: list[Step] = []
         for config in [FillConfig(value="median"), *configs] if implicit else configs:
-            step = fit_step(config, sample)
+            step = fit_step(config, sample, index)
             steps.append(step)
             transformed = step.apply(sample.values)
             unchanged = sample.exact is not None and isinstance(step, Fill) and sample.exact.missing == 0
@@ -129,7 +149,17 @@ def _step(values: dict[str, Any]) -> Step:
         raise DAMAGED.of(f"step {name}", f"has {len(step.knots)} knots and {len(step.levels)} levels")
     if isinstance(step, Quantile | Bucketise) and not _ascend(step):
         raise DAMAGED.of(f"step {name}", "its numbers do not ascend")
+    if isinstance(step, Spline) and not (len(step.knots) > _LEAST_KNOTS and np.all(np.diff(step.knots) > 0)):
+        raise DAMAGED.of(f"step {name}", "its knots are too few, or do not ascend")
+    if isinstance(step, MinMax | MaxAbs | Robust | Power) and not _scale(step) > 0:
+        raise DAMAGED.of(f"step {name}", "it divides by a number that is not above 0")
     return step
+
+
+def _scale(step: MinMax | MaxAbs | Robust | Power) -> float:
+    if isinstance(step, Power):
+        return step.std
+    return step.size if isinstance(step, MaxAbs) else step.range
 
 
 def _ascend(step: Quantile | Bucketise) -> bool:

@@ -6,34 +6,23 @@ config.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import pydantic
+from scipy.special import ndtri
 
 from ziggurat.core.config import Config
-from ziggurat.features.numeric.moments import Moments
-
-Values = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class NumericSample:
-    """The training values that a step is fitted on.
-
-    Attributes:
-        values: a sample of the training values as the previous steps have transformed them, NaN for missing.
-        exact: moments of *all* training values; None once a previous step has changed the values.
-    """
-
-    values: Values
-    exact: Moments | None = None
-
-    @property
-    def present(self) -> Values:
-        return self.values[~np.isnan(self.values)]
+from ziggurat.features.numeric.bins import BinStrategy
+from ziggurat.features.numeric.bins import boundaries as bin_boundaries
+from ziggurat.features.numeric.missing import MissingFlag, MissingFlagConfig
+from ziggurat.features.numeric.power import Power, PowerConfig
+from ziggurat.features.numeric.sample import NumericSample as NumericSample
+from ziggurat.features.numeric.sample import Values
+from ziggurat.features.numeric.scaling import MaxAbs, MaxAbsConfig, MinMax, MinMaxConfig, Robust, RobustConfig
+from ziggurat.features.numeric.spline import Spline, SplineConfig
 
 
 class FillConfig(Config):
@@ -164,7 +153,9 @@ class Standardise:
 
 
 class QuantileConfig(Config):
-    """Maps values to [0, 1] by their rank among the training values."""
+    """Maps values to [0, 1] by their rank among the training values, or to a normal distribution."""
+
+    NEWER: ClassVar[frozenset[str]] = frozenset({"output"})
 
     name: Literal["quantile"] = "quantile"
     bins: int = pydantic.Field(default=100, ge=1, le=65_536)
@@ -174,6 +165,9 @@ class QuantileConfig(Config):
     """What the ends of the intervals become: the share of training values below them; or numbers at even distances,
     so that a value that many rows have takes no more room than others. ``even`` looks for ends finely enough that
     there are ``bins`` intervals even so."""
+    output: Literal["uniform", "normal"] = "uniform"
+    """``uniform``: the rank itself, from 0 to 1. ``normal``: the number below which a standard normal variable is with
+    that probability, within ±5.2."""
 
 
 _MOST_QUANTILES = 64
@@ -219,12 +213,28 @@ class Quantile:
         return np.interp(values, self.knots, self.levels)
 
 
+_RAREST = 1e-7
+
+
+@dataclass(frozen=True)
+class NormalQuantile(Quantile):
+    """x -> the standard normal quantile of the share of training values below it, that share within 1e-7 of 0 and 1."""
+
+    def apply(self, values: Values) -> Values:
+        return ndtri(np.clip(super().apply(values), _RAREST, 1.0 - _RAREST))
+
+
 class BucketiseConfig(Config):
     """Maps a value to the number of its interval. It must be the last step and makes the feature categorical."""
 
+    NEWER: ClassVar[frozenset[str]] = frozenset({"strategy"})
+
     name: Literal["bucketise"] = "bucketise"
     bins: int | None = pydantic.Field(default=None, ge=2, le=65_536)
-    """Number of intervals that contain equally many training values (fewer if values tie)."""
+    """Number of intervals (fewer if training values tie)."""
+    strategy: BinStrategy = "quantile"
+    """How ``bins`` are cut. ``quantile``: intervals that contain equally many training values. ``uniform``: intervals of
+    equal width. ``kmeans``: around the centres of k-means."""
     boundaries: tuple[float, ...] | None = None
     """Boundaries of the intervals, ascending; a value equal to a boundary belongs to the interval above it."""
 
@@ -232,6 +242,8 @@ class BucketiseConfig(Config):
     def _bins_or_boundaries(self) -> Self:
         if (self.bins is None) == (self.boundaries is None):
             raise ValueError("give either bins or boundaries")
+        if self.bins is None and self.strategy != "quantile":
+            raise ValueError(f"strategy {self.strategy} says how bins are cut: give bins, not boundaries")
         if self.boundaries is not None:
             if not self.boundaries or not np.isfinite(self.boundaries).all():
                 raise ValueError("boundaries must be finite numbers, at least one")
@@ -251,12 +263,7 @@ class Bucketise:
         if config.boundaries is not None:
             return cls(config.boundaries)
         assert config.bins is not None
-        present = sample.present
-        if len(present) == 0:
-            return cls(())
-        inner = np.linspace(0.0, 1.0, config.bins + 1)[1:-1]
-        boundaries = np.unique(np.quantile(present, inner))
-        return cls(tuple(boundaries[boundaries > present.min()].tolist()))
+        return cls(bin_boundaries(sample, config.bins, config.strategy))
 
     @property
     def rows(self) -> int:
@@ -269,14 +276,64 @@ class Bucketise:
 
 
 StepConfig = Annotated[
-    FillConfig | ClipConfig | LogConfig | StandardiseConfig | QuantileConfig | BucketiseConfig,
+    FillConfig
+    | ClipConfig
+    | LogConfig
+    | StandardiseConfig
+    | MinMaxConfig
+    | MaxAbsConfig
+    | RobustConfig
+    | PowerConfig
+    | QuantileConfig
+    | BucketiseConfig
+    | SplineConfig
+    | MissingFlagConfig,
     pydantic.Field(discriminator="name"),
 ]
-Step = Fill | Clip | Log | Standardise | Quantile | Bucketise
+Step = (
+    Fill
+    | Clip
+    | Log
+    | Standardise
+    | MinMax
+    | MaxAbs
+    | Robust
+    | Power
+    | Quantile
+    | NormalQuantile
+    | Bucketise
+    | Spline
+    | MissingFlag
+)
 
 
-def fit_step(config: StepConfig, sample: NumericSample) -> Step:
-    """Returns the step of a config, fitted on a sample."""
+def check_places(configs: Sequence[StepConfig]) -> None:
+    """Checks that each step of a number is in a place where it can be.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name in ("bucketise", "spline"):
+        if any(step.name == name for step in configs[:-1]):
+            raise ValueError(f"{name} must be the last transform")
+    if any(step.name == "missing_flag" for step in configs[1:]):
+        raise ValueError("missing_flag must be the first transform: those before it would fill what is missing")
+
+
+def check_one_number_each(configs: Sequence[StepConfig], what: str) -> None:
+    """Checks that steps make one dense number of a number.
+
+    Raises:
+        ValueError: one makes several numbers, or an id; the message begins with ``what``.
+    """
+    check_places(configs)
+    for step in configs:
+        if step.name in {"bucketise", "spline"}:
+            raise ValueError(f"{what} are dense inputs: leave out {step.name}")
+
+
+def fit_step(config: StepConfig, sample: NumericSample, index: int = 0) -> Step:
+    """Returns the step of a config, fitted on a sample; ``index`` says which of a spline's numbers it makes."""
     match config:
         case FillConfig():
             return Fill.fit(config, sample)
@@ -286,7 +343,19 @@ def fit_step(config: StepConfig, sample: NumericSample) -> Step:
             return Log.fit(config, sample)
         case StandardiseConfig():
             return Standardise.fit(config, sample)
+        case MinMaxConfig():
+            return MinMax.fit(config, sample)
+        case MaxAbsConfig():
+            return MaxAbs.fit(config, sample)
+        case RobustConfig():
+            return Robust.fit(config, sample)
+        case PowerConfig():
+            return Power.fit(config, sample)
         case QuantileConfig():
-            return Quantile.fit(config, sample)
+            return (NormalQuantile if config.output == "normal" else Quantile).fit(config, sample)
         case BucketiseConfig():
             return Bucketise.fit(config, sample)
+        case SplineConfig():
+            return Spline.fit(config, sample, index)
+        case MissingFlagConfig():
+            return MissingFlag.fit(config, sample)

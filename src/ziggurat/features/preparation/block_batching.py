@@ -20,11 +20,11 @@ from ziggurat.data.readers.source import RawSource
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
+from ziggurat.features.inputs.of_features import with_derived_columns
 from ziggurat.features.preparation.journal import JournalEntry
 from ziggurat.features.preparation.parts import StagedPart, narrow
 from ziggurat.features.preparation.splitting import sampling_columns, split_columns
 from ziggurat.features.preparation_plan import Preparation
-from ziggurat.features.time_inputs import with_time_columns
 
 PART_ROWS = 131_072
 PART_BYTES = 64 * 2**20
@@ -96,7 +96,7 @@ def read_parts(
             check_brackets(block.table, plan.features)
         checked = check_rows(block, plan.targets, plan.tables)
         splits = split_columns(plan.data.split, item.split, block, checked)
-        part.tables.append(with_time_columns(checked.table, plan.features))
+        part.tables.append(with_derived_columns(checked.table, plan.features))
         part.targets.append({**checked.targets, **splits, **sampling_columns(plan.data.negatives, checked)})
         part.bad.extend(checked.bad)
         done_bytes = bytes_before(source, block.file) + block.source_bytes
@@ -118,7 +118,7 @@ def encode(plan: Preparation, part: CheckedPart, pool: ThreadPoolExecutor) -> En
     table = pa.concat_tables(part.tables)
     names = list(part.targets[0])
     return Encoding(
-        {name: pool.submit(_narrow_numbers, table.column(name)) for name in plan.number_columns},
+        {name: pool.submit(_narrow_numbers, table.column(name)) for name in plan.staged_numbers},
         {name: pool.submit(encode_column, table.column(name)) for name in plan.id_columns},
         {name: np.concatenate([targets[name] for targets in part.targets]) for name in names},
         part.bad,

@@ -20,6 +20,7 @@ from ziggurat.features.encoders.compressed.mapped import describe_drift
 from ziggurat.features.encoders.encoder import ProxySettings
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.numeric.chain import NumericChain
+from ziggurat.features.preparation.category_fitting import PartsWithCategories, fit_categories
 from ziggurat.features.preparation.cluster import Cluster, check_visible
 from ziggurat.features.preparation.deciding import numbers_that_tell, values_that_tell
 from ziggurat.features.preparation.label_fitting import fit_labels
@@ -49,6 +50,7 @@ class Fitted:
         labels: figures of the labels' training rows.
         statistics: statistics of rows, labels, features and tables.
         checksum: the checksum of the saved transform.
+        parts: the staged parts, with the numbers of encoded features.
     """
 
     chains: dict[str, NumericChain]
@@ -56,6 +58,7 @@ class Fitted:
     labels: dict[str, LabelFigures]
     statistics: DatasetStatistics
     checksum: str
+    parts: StagedParts
 
 
 def fit(
@@ -78,6 +81,9 @@ def fit(
     shutil.rmtree(encoders, ignore_errors=True)
     with explained_writes(encoders):
         encoders.mkdir(parents=True, exist_ok=True)
+    categories = fit_categories(plan, parts, assignments, staging, encoders, progress)
+    if categories.maps:
+        parts = PartsWithCategories(parts, plan, assignments, categories)
     proxies = train_proxies(plan, parts, assignments, staging, progress)
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
     id_files: dict[str, dict[str, Path]] = {name: {} for name in plan.tables}
@@ -95,7 +101,9 @@ def fit(
             numbers.append(fitted)
     sync_folder(encoders)
     fitted_numbers = _merge_in_order(plan, numbers)
-    checksum = save_transform(encoders, plan.configured, plan.targets, fitted_numbers.chains, labels)
+    checksum = save_transform(
+        encoders, plan.configured, plan.targets, fitted_numbers.chains, labels, categories.figures
+    )
     progress.finish(f"{len(plan.features)} features")
     _report_implicit_fills(fitted_numbers, progress)
     for each in tables:
@@ -103,7 +111,7 @@ def fit(
             progress.note(f"table {each.table.name!r}: {describe_drift(each.drift)}")
     written = {(column, each.table.name): file for each in tables for column, file in each.id_files.items()}
     statistics = _statistics(plan, assignments, rates, tables, fitted_numbers)
-    return Fitted(fitted_numbers.chains, written, labels, statistics, checksum)
+    return Fitted(fitted_numbers.chains, written, labels, statistics, checksum, parts)
 
 
 @dataclass(frozen=True, slots=True)

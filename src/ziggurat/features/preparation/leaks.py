@@ -15,7 +15,7 @@ def leaks(
 ) -> list[str]:
     """Returns a sentence for each leak that the configs or the statistics of the prepared features show."""
     of_labels = {column for label in labels for column in label.source_columns}
-    known = {config.name for config in configs if config.source_column in of_labels}  # said already
+    known = {config.name for config in configs if of_labels.intersection(config.log_columns)}  # said already
     telling = [_telling(each) for name, each in statistics.items() if each.tells and name not in known]
     return label_inputs(configs, labels) + telling + leak_warnings(statistics)
 
@@ -31,8 +31,9 @@ def label_inputs(configs: Sequence[FeatureConfig], labels: Sequence[LabelConfig]
     """Returns a sentence for each feature that is made of a label's column."""
     columns = {column: label.name for label in labels for column in label.source_columns}
     return [
-        f"a leak: the feature {feature.name!r} is made of column {feature.source_column!r}, which the label "
-        f"{columns[feature.source_column]!r} is made of too: leave it out, as it is not known when predicting"
+        f"a leak: the feature {feature.name!r} is made of column {column!r}, which the label {columns[column]!r} is made "
+        "of too: leave it out, as it is not known when predicting"
         for feature in configs
-        if feature.source_column in columns
+        for column in feature.log_columns
+        if column in columns
     ]

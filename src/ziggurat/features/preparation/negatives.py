@@ -202,6 +202,7 @@ class _Catalogue:
         part_of = np.repeat(np.arange(len(training)), [len(rows) for rows in training])[firsts]
         rows = np.concatenate(training)[firsts]
         described = {config.item, *config.item_columns}
+        described |= {each.source_column for each in plan.features if described.issuperset(each.log_columns)}
         order = np.argsort(part_of, kind="stable")
         places = np.argsort(order, kind="stable")
         columns = [_PartColumns.read(plan, parts, part, described, rows[part_of == part]) for part in range(len(parts))]
@@ -209,7 +210,7 @@ class _Catalogue:
             keys=keys,
             numbers={
                 name: np.concatenate([each.numbers[name] for each in columns])[places]
-                for name in plan.number_columns
+                for name in plan.staged_numbers
                 if name in described
             },
             ids={
@@ -250,7 +251,7 @@ class _PartColumns:
         taken = slice(None) if rows is None else rows
         wanted = lambda name: only is None or name in only  # noqa: E731
         return cls(
-            {name: parts.numbers(part, name)[taken] for name in plan.number_columns if wanted(name)},
+            {name: parts.numbers(part, name)[taken] for name in plan.staged_numbers if wanted(name)},
             {
                 name: _decoded(parts.values(part, name), parts.codes(part, name), rows)
                 for name in plan.id_columns

@@ -13,9 +13,10 @@ from ziggurat.core.schema import WEIGHT_COLUMN
 from ziggurat.core.statistics import FeatureStatistics, NumericStatistics, TableStatistics
 from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.config import NumericFeature, Targets
+from ziggurat.features.inputs.numbers import SplineNumber
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.numeric.moments import Moments, MomentsStream, RowSample, quantiles
-from ziggurat.features.numeric.steps import NumericSample
+from ziggurat.features.numeric.sample import NumericSample
 from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.preparation_plan import Preparation
 
@@ -65,7 +66,8 @@ def fit_numbers(plan: Preparation, parts: StagedParts, assignments: Sequence[Ass
         if not isinstance(feature, NumericFeature):
             continue
         column = columns[feature.source_column]
-        chain = NumericChain.fit(feature.transforms, NumericSample(column.sample, column.moments))
+        index = feature.index if isinstance(feature, SplineNumber) else 0
+        chain = NumericChain.fit(feature.transforms, NumericSample(column.sample, column.moments), index)
         fitted.chains[feature.name] = chain
         fitted.features[feature.name] = _statistics(feature, column)
         if chain.table_rows is not None:

@@ -108,7 +108,7 @@ def prepare(
         fitted = fit(plan, parts, assignments, staging, folder / ENCODERS, progress, cluster)
         table_rows = {name: table.rows for name, table in fitted.statistics.tables.items()}
         schema = encoded_schema(plan.features, plan.targets, table_rows, fitted.labels)
-        rows = StagedRows(plan, parts, assignments, fitted.chains, fitted.id_files)
+        rows = StagedRows(plan, fitted.parts, assignments, fitted.chains, fitted.id_files)
         splits = _encode(rows, schema, folder, progress, cluster)
         checksums = {ENCODERS: fitted.checksum, STATISTICS: fitted.statistics.save(folder)}
         files = [str(path) for item in sources for path in item.source.paths]

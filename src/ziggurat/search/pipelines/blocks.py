@@ -29,11 +29,12 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
+from ziggurat.search.pipelines.fast_categories import categorical_block
+from ziggurat.search.pipelines.fast_numbers import numeric_block
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, TimePipeline
-from ziggurat.search.pipelines.table import MISSING_CODE, Column, Floats
+from ziggurat.search.pipelines.table import MISSING_CODE, Column, Floats, Ints
 
 _QUANTILES = 100
-_BIN_SAMPLE = 20_000
 _MOST_CATEGORIES = 64
 _DAY_S = 86_400.0
 
@@ -61,21 +62,34 @@ def transformer_of(pipeline: NumericPipeline | CategoricalPipeline | TimePipelin
 
 
 def fitted_block(
-    pipeline: NumericPipeline | CategoricalPipeline | TimePipeline, train: Floats, labels: Any, other: Floats
-) -> tuple[Floats, Floats, Steps]:
-    """Returns the transformed training rows, other rows, and the transformer, fitted on the training rows alone.
+    pipeline: NumericPipeline | CategoricalPipeline | TimePipeline, train: Floats, labels: Ints, other: Floats
+) -> tuple[Floats, Floats]:
+    """Returns the transformed training rows and other rows, fitted on the training rows alone: (n, w) and (m, w).
+
+    Numbers and categories take the fast path, which computes what :func:`transformer_of` does.
+
+    Args:
+        pipeline: what to compute.
+        train: (n, 1) input, see :func:`input_of`.
+        labels: (n,) classes of the training rows.
+        other: (m, 1) input of other rows.
 
     Raises:
-        ValueError: the transformer cannot be fitted, or gives values that are not finite.
+        ValueError: it cannot be fitted, or gives values that are not finite.
     """
-    steps = transformer_of(pipeline, len(train))
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        fitted = np.asarray(steps.fit_transform(train, labels), np.float64)
-        rest = np.asarray(steps.transform(other), np.float64)
+        match pipeline:
+            case NumericPipeline():
+                fitted, rest = numeric_block(pipeline, train[:, 0], other[:, 0])
+            case CategoricalPipeline():
+                fitted, rest = categorical_block(pipeline, train[:, 0], labels, other[:, 0])
+            case TimePipeline():
+                steps = transformer_of(pipeline, len(train))
+                fitted, rest = steps.fit_transform(train, labels), steps.transform(other)
     if not (np.isfinite(fitted).all() and np.isfinite(rest).all()):
         raise ValueError("a transformed value is not finite")
-    return np.ascontiguousarray(fitted), np.ascontiguousarray(rest), steps
+    return np.ascontiguousarray(fitted, np.float64), np.ascontiguousarray(rest, np.float64)
 
 
 def _numeric(pipeline: NumericPipeline, rows: int) -> Steps:
@@ -96,10 +110,10 @@ def _numeric(pipeline: NumericPipeline, rows: int) -> Steps:
         case "power":
             parts.append(("scale", PowerTransformer()))
         case "quantile_uniform":
-            parts.append(("scale", QuantileTransformer(n_quantiles=quantiles, random_state=0)))
+            parts.append(("scale", QuantileTransformer(n_quantiles=quantiles, subsample=None)))
         case "quantile_normal":
             parts.append(
-                ("scale", QuantileTransformer(n_quantiles=quantiles, output_distribution="normal", random_state=0))
+                ("scale", QuantileTransformer(n_quantiles=quantiles, output_distribution="normal", subsample=None))
             )
         case "log":
             parts.append(("scale", FunctionTransformer(signed_log)))
@@ -111,7 +125,7 @@ def _numeric(pipeline: NumericPipeline, rows: int) -> Steps:
         case kind:
             strategy = kind.removesuffix("_bins")
             cut = KBinsDiscretizer(
-                n_bins=pipeline.bins, encode="onehot-dense", strategy=strategy, subsample=_BIN_SAMPLE, random_state=0,
+                n_bins=pipeline.bins, encode="onehot-dense", strategy=strategy, subsample=None, random_state=0,
                 quantile_method="averaged_inverted_cdf",
             )  # fmt: skip
             parts.append(("spread", cut))

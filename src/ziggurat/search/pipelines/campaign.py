@@ -17,7 +17,7 @@ _MOST_REPEATED = 50
 """Batches without anything new after which a method is taken to have seen its whole space."""
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error
+class Stopped(Exception):
     """A signal or the deadline ended the search."""
 
 
@@ -89,9 +89,7 @@ class Campaign:
                 raise Stopped
             self._asked[key] = found
             self.trials.append(
-                Trial(
-                    len(self.trials), each.origin, each.pipelines, repeat, found.scores, found.seconds, found.reason
-                )
+                Trial(len(self.trials), each.origin, each.pipelines, repeat, found.scores, found.seconds, found.reason)
             )
         self._show()
         return [self._asked[key] for key in keys] if len(allowed) == len(new) else None

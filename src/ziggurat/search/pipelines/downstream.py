@@ -65,9 +65,7 @@ class MLPTask(_Task):
 DownstreamTask = Annotated[LogisticRegressionTask | MLPTask, pydantic.Field(discriminator="name")]
 
 
-def fitted_model(
-    task: LogisticRegressionTask | MLPTask, train: Floats, labels: Ints, classes: int, seed: int
-) -> Any:
+def fitted_model(task: LogisticRegressionTask | MLPTask, train: Floats, labels: Ints, classes: int, seed: int) -> Any:
     """Returns the task's model, fitted on (n, w) training rows."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -55,6 +56,15 @@ def key_of(assignment: Assignment, repeat: int) -> str:
     return digest(json.dumps([values, repeat], sort_keys=True).encode())
 
 
+def divided(table: Table, folds: int, seed: int, repeat: int) -> list[tuple[Ints, Ints]]:
+    """Returns (training rows, validation rows) of each fold; each class is divided evenly, each repeat divides anew."""
+    divider = StratifiedKFold(folds, shuffle=True, random_state=10_007 * seed + repeat)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes with fewer rows than folds
+        rows = list(divider.split(np.zeros(len(table.labels)), table.labels))
+    return [(train.astype(np.int64), other.astype(np.int64)) for train, other in rows]
+
+
 class Evaluator:
     """Evaluates assignments of a table, with one cache of blocks.
 
@@ -79,12 +89,8 @@ class Evaluator:
     def folds(self, repeat: int) -> list[tuple[Ints, Ints, str]]:
         """Returns (training rows, validation rows, checksum of both) of each fold; each repeat divides anew."""
         if repeat not in self._folds:
-            divider = StratifiedKFold(self.task.folds, shuffle=True, random_state=10_007 * self.seed + repeat)
-            rows = divider.split(np.zeros(len(self.table.labels)), self.table.labels)
-            self._folds[repeat] = [
-                (train.astype(np.int64), other.astype(np.int64), digest_of_parts([train, other]))
-                for train, other in rows
-            ]
+            rows = divided(self.table, self.task.folds, self.seed, repeat)
+            self._folds[repeat] = [(train, other, digest_of_parts([train, other])) for train, other in rows]
         return self._folds[repeat]
 
     def evaluate(self, assignment: Assignment, repeat: int = 0) -> Result:
@@ -103,7 +109,7 @@ class Evaluator:
 
         def make() -> Block:
             values = input_of(column, pipeline)
-            return fitted_block(pipeline, values[train], self.table.labels[train], values[other])[:2]
+            return fitted_block(pipeline, values[train], self.table.labels[train], values[other])
 
         return self.cache.get((self._digests[column.name], self._labels, rows, pipeline.model_dump_json()), make)
 

@@ -14,13 +14,15 @@ from ziggurat.core.sealed import read_sealed_json, write_sealed_json
 from ziggurat.core.untrusted import Damage
 from ziggurat.search.pipelines.campaign import Campaign, Stopped
 from ziggurat.search.pipelines.choosing import best_searched, judge, reserved
+from ziggurat.search.pipelines.clustering.config import PolicyConfig
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask
-from ziggurat.search.pipelines.evaluation import AnyPipeline, key_of
+from ziggurat.search.pipelines.evaluation import AnyPipeline, divided, key_of
 from ziggurat.search.pipelines.found import FoundPipelines, Trial
 from ziggurat.search.pipelines.methods.proposals import Notes, Proposals
 from ziggurat.search.pipelines.methods.simple import only_standard, per_feature, shared
+from ziggurat.search.pipelines.methods.tpe import tpe
 from ziggurat.search.pipelines.records import Records
-from ziggurat.search.pipelines.table import Table
+from ziggurat.search.pipelines.table import Ints, Table
 from ziggurat.search.pipelines.workers import Workers
 from ziggurat.training.signals import StopRequest
 
@@ -43,6 +45,7 @@ def search_pipelines(
     folder: Path | None = None,
     hours: float | None = None,
     jobs: int = 1,
+    policy: PolicyConfig | None = None,
     progress: Progress | None = None,
 ) -> FoundPipelines:
     """Searches pipelines whose downstream model has the best cross-validated score, or resumes such a search.
@@ -60,6 +63,7 @@ def search_pipelines(
         folder: where each evaluation is recorded, so that the same call resumes; default: nowhere.
         hours: after so long this call ends; the same call resumes it.
         jobs: evaluations at a time, each in a process of its own; the result is the same.
+        policy: how ``cluster`` learns clusters, and how many there are for ``kmeans``, too.
         progress: where to show progress.
 
     Raises:
@@ -68,12 +72,18 @@ def search_pipelines(
         EnvironmentMismatch: Optuna is not installed.
     """
     _check(table, task, method, budget, hours, jobs)
-    progress = progress or Silent()
+    progress, policy = progress or Silent(), policy or PolicyConfig()
     if folder is None:
-        return _searched(table, task, method, budget, seed, None, hours, jobs, progress)
+        return _searched(table, task, method, budget, seed, None, hours, jobs, policy, progress)
     folder.mkdir(parents=True, exist_ok=True)
     with locked_folder(folder, "searching"):
-        settings = {"table": table.digest(), "task": task.model_dump(mode="json"), "method": method, "seed": seed}
+        settings = {
+            "table": table.digest(),
+            "task": task.model_dump(mode="json"),
+            "method": method,
+            "seed": seed,
+            "policy": policy.model_dump(mode="json"),
+        }
         path = folder / SETTINGS_FILE
         if path.exists():
             before = read_sealed_json(path, _DAMAGE)
@@ -83,12 +93,12 @@ def search_pipelines(
                     f"{folder}: holds a search with another {differing[0]}", "search in another folder"
                 )
         write_sealed_json(path, settings)
-        return _searched(table, task, method, budget, seed, folder, hours, jobs, progress)
+        return _searched(table, task, method, budget, seed, folder, hours, jobs, policy, progress)
 
 
 def _searched(
     table: Table, task: LogisticRegressionTask | MLPTask, method: MethodName, budget: int, seed: int,
-    folder: Path | None, hours: float | None, jobs: int, progress: Progress,
+    folder: Path | None, hours: float | None, jobs: int, policy: PolicyConfig, progress: Progress,
 ) -> FoundPipelines:  # fmt: skip
     began, notes = time.monotonic(), Notes()
     ends = [began + 3600 * hours * share for share in (_SEARCH_SHARE, 1.0)] if hours is not None else [math.inf] * 2
@@ -101,7 +111,9 @@ def _searched(
         )
         finished, chosen = True, None
         try:
-            campaign.run(_method(method, table, seed, budget, notes), budget - _reserve(method, budget))
+            searching = budget - _reserve(method, budget)
+            rows = divided(table, task.folds, seed, 0)[0][0]
+            campaign.run(_method(method, table, rows, seed, searching, policy, notes), searching)
         except Stopped:
             finished = False
         end = ends[1]
@@ -126,7 +138,9 @@ def _searched(
     )  # fmt: skip
 
 
-def _method(method: MethodName, table: Table, seed: int, budget: int, notes: Notes) -> Proposals:
+def _method(
+    method: MethodName, table: Table, rows: Ints, seed: int, budget: int, policy: PolicyConfig, notes: Notes
+) -> Proposals:
     match method:
         case "standard":
             return only_standard(table)
@@ -134,8 +148,16 @@ def _method(method: MethodName, table: Table, seed: int, budget: int, notes: Not
             return shared(table, seed, _BATCH)
         case "per_feature":
             return per_feature(table, seed, _BATCH)
-        case _:
-            raise NotImplementedError(method)
+        case "kmeans":
+            from ziggurat.search.pipelines.methods.kmeans import kmeans
+
+            return kmeans(table, rows, seed, _BATCH, policy.clusters, notes)
+        case "tpe":
+            return tpe(table, seed)
+        case "cluster":
+            from ziggurat.search.pipelines.methods.cluster import cluster
+
+            return cluster(table, rows, seed, budget, policy, notes)
 
 
 def _reserve(method: MethodName, budget: int) -> int:

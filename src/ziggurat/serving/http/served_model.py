@@ -96,7 +96,8 @@ class ServedModel:
         self.exported_at = path.stat().st_mtime if record is None else record.made
         self._features_of: dict[str, list[str]] = {}
         for feature in self.transform.features:
-            self._features_of.setdefault(feature.source_column, []).append(feature.name)
+            for column in feature.log_columns:
+                self._features_of.setdefault(column, []).append(feature.name)
         divide = functools.partial(_divide, self.transform)  # no method: a version that is exchanged is freed at once
         self._divided = functools.lru_cache(_REMEMBERED)(divide)
 
@@ -143,6 +144,15 @@ class ServedModel:
         missing = [name for name in self.columns if name not in mine and not is_given(name, first)]
         if missing:
             raise missing_columns(missing, "neither the context nor candidates[0] has")
+        for feature in self.transform.features:
+            if len(mine.intersection(feature.log_columns)) not in {0, len(feature.log_columns)}:
+                raise HttpRefused(
+                    422,
+                    "feature_in_both",
+                    f"feature {feature.name!r} is made of {' and '.join(feature.log_columns)}, some of which are in the "
+                    "context and some in the candidates",
+                    "give all of them in one of both places",
+                )
         of_context, of_candidates = self._divided(mine)
         parts: list[GivenRows] = []
         if of_context is not None:
@@ -174,7 +184,7 @@ class ServedModel:
 
 def _divide(transform: Transform, given: frozenset[str]) -> tuple[Side | None, Side | None]:
     """Returns the features whose columns the context gives, and the others."""
-    mine = [each.name for each in transform.features if each.source_column in given]
+    mine = [each.name for each in transform.features if given.issuperset(each.log_columns)]
     others = [each.name for each in transform.features if each.name not in mine]
     return tuple(Side.of(transform.restricted(names)) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
 
