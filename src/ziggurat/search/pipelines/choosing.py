@@ -1,8 +1,8 @@
 """Which of the evaluated pipelines is returned: the few best are judged again, on folds that did not choose them.
 
 The best of many scores on the same folds is too good, and the more so the more were tried. Here the best few of a
-search, and standard scaling, get fresh divisions of the rows into folds. The best on these is returned if it is ahead of
-standard scaling there by more than the noise of the difference, and standard scaling otherwise.
+search, and standard scaling, get fresh divisions of the rows into folds. The best on these is returned if it is ahead
+of standard scaling there by more than the noise of the difference, and standard scaling otherwise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The blocks of numbers by NumPy: what scikit-learn's transformers of ``pipelines.blocks`` compute, without their checks.
+"""The blocks of numbers by NumPy: what the transformers of ``pipelines.blocks`` compute, without their checks.
 
 A search makes thousands of blocks of one column, of which checks are most of the time. The tests compare each with the
 transformer that it stands for.
@@ -14,6 +14,7 @@ from scipy.interpolate import BSpline
 from scipy.optimize import brent
 from scipy.special import ndtri
 
+from ziggurat.features.numeric.bins import kmeans_centres
 from ziggurat.search.pipelines.pipeline import NumericPipeline
 from ziggurat.search.pipelines.table import Floats
 
@@ -23,8 +24,6 @@ _BOUND = 1e-7
 _NARROW = 1e-8
 _TINY = 10 * np.finfo(np.float64).eps
 _DEGREE = 3
-_LLOYD_STEPS = 300
-_LLOYD_TOLERANCE = 1e-4
 
 
 def numeric_block(pipeline: NumericPipeline, train: Floats, other: Floats) -> tuple[Floats, Floats]:
@@ -150,7 +149,7 @@ def _spreading(discretiser: str, train: Floats, bins: int) -> Function:
         case "quantile_bins":
             edges = np.percentile(train, np.linspace(0, 100, bins + 1), method="averaged_inverted_cdf")
         case _:
-            centres = clusters_of_numbers(train, bins)
+            centres = kmeans_centres(train, bins)
             edges = np.concatenate([[low], (centres[1:] + centres[:-1]) / 2, [high]])
     if discretiser != "uniform_bins":
         edges = edges[np.ediff1d(edges, to_begin=np.inf) > _NARROW]
@@ -162,29 +161,6 @@ def _one_hot(places: npt.NDArray[np.intp], count: int) -> Floats:
     hot = np.zeros((len(places), count))
     hot[np.arange(len(places)), places] = 1.0
     return hot
-
-
-def clusters_of_numbers(values: Floats, count: int) -> Floats:
-    """Returns the centres, ascending, of k-means over numbers, by Lloyd's steps from the middles of equal intervals.
-
-    Numbers are sorted once, so that a step is a search of the borders between the centres.
-    """
-    ordered = np.sort(values)
-    sums = np.concatenate([[0.0], np.cumsum(ordered - ordered[0])])
-    edges = np.linspace(ordered[0], ordered[-1], count + 1)
-    centres = (edges[1:] + edges[:-1]) / 2
-    tolerance = _LLOYD_TOLERANCE * float(values.var())
-    for _ in range(_LLOYD_STEPS):
-        borders = np.searchsorted(ordered, (centres[1:] + centres[:-1]) / 2, side="right")
-        ends = np.concatenate([[0], borders, [len(ordered)]])
-        sizes = np.diff(ends)
-        means = ordered[0] + np.diff(sums[ends]) / np.maximum(sizes, 1)
-        moved = np.where(sizes > 0, means, centres)
-        shift = float(((moved - centres) ** 2).sum())
-        centres = np.sort(moved)
-        if shift <= tolerance:
-            break
-    return centres
 
 
 def _spline(low: float, high: float, knots: int) -> Function:

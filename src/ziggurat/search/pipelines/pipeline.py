@@ -35,7 +35,7 @@ class NumericPipeline(Config):
     imputer: Imputer = "median"
     """What replaces a missing value: a statistic of the training values."""
     scaler: Scaler = "standard"
-    """How values are scaled; ``log`` is sign(x) log(1 + |x|), ``power`` is Yeo and Johnson's transform, standardised."""
+    """How values are scaled; ``log`` is sign(x) log(1 + |x|), ``power`` Yeo and Johnson's transform, standardised."""
     discretiser: Discretiser = "none"
     """Intervals, one-hot, or a cubic B-spline's basis."""
     bins: int = pydantic.Field(default=8, ge=2, le=256)
@@ -51,7 +51,7 @@ class CategoricalPipeline(Config):
     imputer: Literal["category", "most_frequent"] = "category"
     """Whether missing values are a category of their own, or become the most frequent one."""
     encoder: Encoder = "one_hot"
-    """``target`` is the mean of the label, smoothed and cross-fitted; ``ordinal`` is the place in the order of texts."""
+    """``target`` is the mean of the label, smoothed and cross-fitted; ``ordinal`` the place in the order of texts."""
     min_frequency: float = pydantic.Field(default=0.01, ge=0.0, lt=1.0)
     """With ``one_hot``: categories of a smaller share of the training rows become one."""
     buckets: int = pydantic.Field(default=32, ge=2, le=4096)

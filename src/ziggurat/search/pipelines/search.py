@@ -55,9 +55,9 @@ def search_pipelines(
     Args:
         table: the training rows; rows that test have no business here.
         task: the downstream model, its metric and the number of folds.
-        method: ``cluster`` learns which columns share a pipeline; ``kmeans`` shares within clusters that are not learnt;
-            ``shared`` draws one pipeline for each kind of column, ``per_feature`` one for each column; ``tpe`` is Optuna's
-            tree-structured Parzen estimator over columns; ``standard`` scales and nothing else.
+        method: ``cluster`` learns which columns share a pipeline; ``kmeans`` shares within clusters that are not
+            learnt; ``shared`` draws one pipeline for each kind of column, ``per_feature`` one for each column; ``tpe``
+            is Optuna's tree-structured Parzen estimator over columns; ``standard`` scales and nothing else.
         budget: cross-validated evaluations in all, with those of the finalists.
         seed: seeds the folds, the method and the downstream model.
         folder: where each evaluation is recorded, so that the same call resumes; default: nowhere.

@@ -1,7 +1,7 @@
 """The deep clustering network: an autoencoder of the descriptors, and a soft assignment of its codes to centres.
 
-Source: Xie et al. 2016, "Unsupervised deep embedding for clustering analysis" (assignment, target and KL), with the sizes
-of our specification of ClusterP3S (arXiv 2302.14329). It is small, and computes in double precision on one thread.
+Source: Xie et al. 2016, "Unsupervised deep embedding for clustering analysis" (assignment, target and KL), with the
+sizes of our specification of ClusterP3S (arXiv 2302.14329). It is small, and computes in double precision.
 
 Shapes: D columns, K descriptors, C clusters, L = 16 the width of a code.
 """

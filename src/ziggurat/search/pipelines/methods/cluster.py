@@ -4,12 +4,12 @@ Four parts share the budget, and each trial says which one proposed it:
 
 1. ``warm``: standard scaling and a few pipelines that all columns share.
 2. ``screened``: the pipelines that a cheap look at each column by itself prefers, for every column or every cluster.
-3. ``episode``: the policy draws a cluster for each column; N assignments give some clusters a pipeline drawn for them, and
-   leave the other columns as they are in the best assignment so far. The best score of the N is the reward.
+3. ``episode``: the policy draws a cluster for each column; N assignments give some clusters a pipeline drawn for them,
+   and leave the other columns as they are in the best assignment so far. The best score of the N is the reward.
 4. ``improved``: one cluster or one column of the best is changed at a time; what helped is tried together.
 
-Part 3 is the specification's method, but for starting from the best so far and for drawing half of the pipelines by what
-the screen says of the cluster. The other parts are ours.
+Part 3 is the specification's method, but for starting from the best so far and for drawing half of the pipelines by
+what the screen says of the cluster. The other parts are ours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A cheap look at every column by itself: how well each shape that a pipeline can give it explains the label.
 
 A linear model of one column's block, fitted in closed form on a part of the training rows of one fold and judged on the
-rest of them. It only says which pipelines to try first; the cross-validated score of the downstream model decides. It is
-no part of ClusterP3S, and costs no evaluation but a fraction of the time of one.
+rest of them. It only says which pipelines to try first; the cross-validated score of the downstream model decides. It
+is no part of ClusterP3S, and costs no evaluation but a fraction of the time of one.
 """
 
 from __future__ import annotations
