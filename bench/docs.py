@@ -39,7 +39,9 @@ def rewrite(root: Path, benchmarks: Iterable[Benchmark]) -> bool:
         stored = results.load(root, benchmark.name)
         new = _replace(new, benchmark.name, section(benchmark, stored), path)
         if stored is not None:
-            picture = {"board": draw_board, "law": draw_laws, "ranks": draw_ranks}.get(stored.get("layout", "list"), draw)
+            picture = {"board": draw_board, "law": draw_laws, "ranks": draw_ranks}.get(
+                stored.get("layout", "list"), draw
+            )
             picture(picture_path(root, benchmark.name), stored["figures"])
     if new != old:
         with atomic_file(path) as temporary:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.quality.p3s import P3S
-from bench.quality.tabular.figures import lines, model_figures, points
+from bench.quality.tabular.figures import lines, log_figures, model_figures, points
 from bench.quality.tabular.labelled import labelled, split
 from bench.quality.tabular.measured import TASKS, held_out
 from bench.quality.tabular.others import drawn
@@ -36,7 +36,16 @@ def test_figures_tell_ranks_wins_and_over_fit() -> None:
     assert found["mlp.worst_against_standard"].value == pytest.approx(5.0)
     assert found["mlp.over_fit.shared"].value == pytest.approx(0.03)
     assert found["mlp.over_fit.cluster"].value == pytest.approx(0.01)
-    assert set(P3S.targets) <= {each.name for model in TASKS for each in model_figures(model, outcomes(0.84))}
+
+
+def test_every_target_has_a_figure_and_a_gain_on_a_log_needs_both_auc_and_ne() -> None:
+    own = {"cluster": {"test": 0.8, "ne": 0.7}, "standard": {"test": 0.79, "ne": 0.71}}
+    worse = {"cluster": {"test": 0.8, "ne": 0.72}, "standard": {"test": 0.79, "ne": 0.71}}
+    logs = {each.name: each for each in log_figures({"one": [own, own], "two": [worse]})}
+    assert logs["ctr.logs_ahead_of_standard"].value == 1.0
+    assert logs["ctr.one.ne_below_standard"].samples == pytest.approx((0.01, 0.01))
+    found = {each.name for model in TASKS for each in model_figures(model, outcomes(0.84))}
+    assert set(P3S.targets) <= {*found, *logs}
 
 
 def test_ties_and_losses_are_no_wins() -> None:

@@ -11,6 +11,7 @@ from bench.benchmark import Figure
 from bench.quality.tabular.measured import OURS, Outcome
 from ziggurat.metrics.method_ranks import critical_difference, friedman, ranks, signed_rank
 from ziggurat.policies.scores import mean_interval
+from ziggurat.search.pipelines.search import METHODS
 
 REGION = 0.001
 """Differences of mean scores that count as none in the signed-rank test."""
@@ -41,13 +42,36 @@ def model_figures(model: str, outcomes: Outcomes) -> list[Figure]:
         if method != OURS:
             found += _against(f"{model}.{{}}_{method}", means_NM[:, place] - means_NM[:, at], means_NM[:, at])
     for method in methods:
-        gaps = [tuple(own[method][each] - own[method]["test"] for each in ("chosen", "fresh")) for own in flat(outcomes)]
+        gaps = [
+            tuple(own[method][each] - own[method]["test"] for each in ("chosen", "fresh")) for own in flat(outcomes)
+        ]
         note = f"score on the folds that chose less test; fresh folds less test: {_mean(gaps, 1):+.4f}"
         found.append(Figure(f"{model}.over_fit.{method}", "", (_mean(gaps, 0),), note))
     for method in methods:
         seconds = tuple(own[method]["seconds"] for own in flat(outcomes))
         found.append(Figure(f"{model}.seconds.{method}", "s", seconds, "a sample a search"))
     return found
+
+
+def log_figures(outcomes: Outcomes) -> list[Figure]:
+    """Returns the figures of the CTR models: gains in AUC and NE over each method, a sample a seed."""
+    found: list[Figure] = []
+    ahead = 0
+    for name, own in outcomes.items():
+        for method in own[0]:
+            if method == OURS:
+                continue
+            gains = tuple(each[OURS]["test"] - each[method]["test"] for each in own)
+            nes = tuple(each[method]["ne"] - each[OURS]["ne"] for each in own)
+            found.append(
+                Figure(f"ctr.{name}.auc_over_{method}", "", gains, "AUC of ours less theirs, a sample a seed", "mean")
+            )
+            found.append(
+                Figure(f"ctr.{name}.ne_below_{method}", "", nes, "NE of theirs less ours, a sample a seed", "mean")
+            )
+            if method == "standard":
+                ahead += statistics.fmean(nes) > 0 and statistics.fmean(gains) > 0
+    return [Figure("ctr.logs_ahead_of_standard", "logs", (float(ahead),), "by both AUC and NE"), *found]
 
 
 def points(model: str, outcomes: Outcomes) -> list[Figure]:
@@ -66,7 +90,9 @@ def lines(model: str, outcomes: Outcomes) -> list[tuple[str, ...]]:
         methods = list(own[0])
         means = np.array([[mean(own, method) for method in methods]])
         rank = ranks(means)[0, methods.index(OURS)]
-        cells = [f"{mean(own, method):.4f} ± {_spread(own, method):.4f}" for method in methods]
+        cells = [
+            f"{mean(own, method):.4f} ± {_spread(own, method):.4f}" if method in methods else "" for method in METHODS
+        ]
         found.append((name, model, *cells, f"{rank:g}"))
     return found
 
@@ -81,7 +107,7 @@ def flat(outcomes: Outcomes) -> list[Outcome]:
 
 
 def _against(name: str, gains_N: np.ndarray, theirs_N: np.ndarray) -> list[Figure]:
-    middle, low, high = mean_interval(gains_N)
+    _, low, high = mean_interval(gains_N)
     outcome = signed_rank(gains_N, REGION)
     won, tied, lost = (int(each.sum()) for each in (gains_N > 0, gains_N == 0, gains_N < 0))
     relative = 100 * gains_N / theirs_N

@@ -22,7 +22,7 @@ from ziggurat.search.pipelines.downstream import (
     score,
 )
 from ziggurat.search.pipelines.evaluation import AnyPipeline
-from ziggurat.search.pipelines.search import METHODS, search_pipelines
+from ziggurat.search.pipelines.search import METHODS, MethodName, search_pipelines
 from ziggurat.search.pipelines.table import Table
 
 FOLDS = 3
@@ -59,21 +59,23 @@ def one_thread() -> None:
 
 
 def compared(
-    table: Table, task: LogisticRegressionTask | MLPTask, budget: int, seed: int, methods: Sequence[str] = METHODS
+    table: Table,
+    task: LogisticRegressionTask | MLPTask,
+    budget: int,
+    seed: int,
+    methods: Sequence[MethodName] = METHODS,
 ) -> Outcome:
     """Returns, of each method, the score on test rows and what the search believed.
 
-    Keys: ``test`` (the task's metric), ``accuracy`` on test rows, ``fresh`` and ``chosen``: cross-validated on folds that
-    did not choose and on those that did, ``evaluations``, ``seconds``, and ``pipelines``, how many different ones.
+    Keys: ``test`` (the task's metric), ``accuracy`` on test rows, ``fresh`` and ``chosen``: cross-validated on folds
+    that did not choose and on those that did, ``evaluations``, ``seconds``, and ``pipelines``, how many different ones.
 
     Raises:
         KeyboardInterrupt: a signal stopped a search.
     """
     train, test = split(table, seed)
     found: Outcome = {}
-    for method in METHODS:
-        if method not in methods:
-            continue
+    for method in methods:
         began = time.monotonic()
         searched = search_pipelines(train, task, method=method, budget=budget, seed=seed)
         seconds = time.monotonic() - began

@@ -24,7 +24,7 @@ def shipped_sets() -> tuple[TabularSet, ...]:
     return (
         TabularSet("iris", "scikit-learn iris", lambda *_: _shipped(datasets.load_iris)),
         TabularSet("wine", "scikit-learn wine", lambda *_: _shipped(datasets.load_wine)),
-        TabularSet("breast_cancer", "scikit-learn breast cancer (wdbc)", lambda *_: _shipped(datasets.load_breast_cancer)),
+        TabularSet("breast_cancer", "scikit-learn breast cancer", lambda *_: _shipped(datasets.load_breast_cancer)),
         TabularSet("digits", "scikit-learn digits", lambda *_: _shipped(datasets.load_digits)),
     )
 

@@ -1,4 +1,4 @@
-"""The pages of searches of pipelines: every column and score is shown at its value, names stay text, nothing is loaded."""
+"""The pages of searches of pipelines: columns and scores are shown at their values, names stay text, nothing loads."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def test_the_page_shows_clusters_pipelines_rewards_evaluations_and_masks() -> No
 
 def test_what_a_method_does_not_tell_is_left_out() -> None:
     empty = np.zeros((0, 0))
-    plain = replace(sample(), method="shared", episodes=(), descriptors=empty, coordinates=np.zeros((0, 2)), finished=False)
+    plain = replace(
+        sample(), method="shared", episodes=(), descriptors=empty, coordinates=np.zeros((0, 2)), finished=False
+    )
     page = render("ads", "log_loss", plain)
     root = ET.fromstring(page)
     assert [link.get("href") for link in root.iter("a")] == ["#clusters", "#evaluations", "#masked"]
@@ -106,12 +108,12 @@ def test_masks_are_told_with_their_reasons() -> None:
 def test_dots_are_at_their_coordinates_and_can_be_reached_by_keys() -> None:
     found = sample()
     root = ET.fromstring(feature_map(found))
-    dots = [each for each in root.iter("circle")]
+    dots = list(root.iter("circle"))
     drawn = np.array([(float(dot.get("cx", "")), -float(dot.get("cy", ""))) for dot in dots])
     scale = np.linalg.norm(drawn[1] - drawn[0])
     assert drawn - drawn[0] == pytest.approx(scale * (found.coordinates - found.coordinates[0]), abs=0.2)
     assert [dot.get("class") for dot in dots] == ["dot first", "dot first", "dot second", "dot second"]
-    groups = [each for each in root.iter("g")]
+    groups = list(root.iter("g"))
     assert all(each.get("tabindex") == "0" for each in groups)
     assert groups[2].get("aria-label") == f"income: cluster 1, {title(found.pipelines['income'])}"
 

@@ -66,9 +66,13 @@ def _group(name: str, scores: Scores, ours: str) -> Html:
         gains = means_NM[:, place] - means_NM[:, at]
         outcome = signed_rank(gains, _REGION)
         rows.append(
-            [method, difference(float(gains.mean())), percent(float((gains > 0).mean())),
-             percent(float((gains == 0).mean())), percent(outcome.above), percent(outcome.equal), percent(outcome.below)]
-        )  # fmt: skip
+            [
+                method,
+                difference(float(gains.mean())),
+                *(percent(float(each.mean())) for each in (gains > 0, gains == 0)),
+                *(percent(each) for each in (outcome.above, outcome.equal, outcome.below)),
+            ]
+        )
     heads = [f"{ours} against", "Mean gain", "Sets won", "Sets tied", "P(better)", "P(alike)", "P(worse)"]
     note = f"P: Bayesian signed-rank test; differences up to {_REGION:g} are alike."
     return section(
@@ -86,7 +90,10 @@ def _every(scores: Scores, methods: list[str], ranks_NM: np.ndarray) -> Html:
     for (name, own), places in zip(scores.items(), ranks_NM, strict=True):
         cells: list[object] = [name]
         for method, rank in zip(methods, places.tolist(), strict=True):
-            mean, spread = float(np.mean(own[method])), float(np.std(own[method], ddof=1)) if len(own[method]) > 1 else 0.0
+            mean, spread = (
+                float(np.mean(own[method])),
+                float(np.std(own[method], ddof=1)) if len(own[method]) > 1 else 0.0,
+            )
             text = f"{written(mean)} ± {written(spread)}"
             cells.append(el("span", text, cls="won") if rank == 1 else text)
         rows.append(cells)

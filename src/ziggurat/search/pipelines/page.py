@@ -67,7 +67,11 @@ def _header(name: str, metric: str, found: FoundPipelines, links: list[Html]) ->
     return el(
         "header",
         el("h1", f"{name}: search of preprocessing pipelines"),
-        el("p", f"{found.method}: a pipeline for every column, cross-validated on training rows alone.{state}", cls="soft"),
+        el(
+            "p",
+            f"{found.method}: a pipeline for every column, cross-validated on training rows alone.{state}",
+            cls="soft",
+        ),
         el("dl", *headline, cls="headline"),
         el("nav", *links),
     )
@@ -113,11 +117,10 @@ def _policy(found: FoundPipelines, metric: str) -> Html | None:
             caption="Entropy",
         ),
     ]
-    drawn += [
-        figure("Before the step of each episode.", drawings.over_episodes(name, episodes, [each.losses[name] for each in episodes]),
-               caption=f"Loss: {name}")
-        for name in episodes[0].losses
-    ]  # fmt: skip
+    for name in episodes[0].losses:
+        losses = [each.losses[name] for each in episodes]
+        loss = drawings.over_episodes(name, episodes, losses)
+        drawn.append(figure("Before the step of each episode.", loss, caption=f"Loss: {name}"))
     return section("policy", "The policy over episodes", el("div", *drawn, cls="figures"))
 
 
@@ -166,7 +169,12 @@ def _columns(found: FoundPipelines) -> Html | None:
     if not len(found.descriptors):
         return None
     rows: list[list[object]] = [
-        [name, _numbered(cluster), title(found.pipelines[name]), *(written(float(each)) for each in found.descriptors[at])]
+        [
+            name,
+            _numbered(cluster),
+            title(found.pipelines[name]),
+            *(written(float(each)) for each in found.descriptors[at]),
+        ]
         for at, (name, cluster) in enumerate(found.clusters.items())
     ]
     heads = ["Column", "Cluster", "Pipeline", *found.descriptor_names]
