@@ -27,14 +27,12 @@ def feature_map(found: FoundPipelines) -> Html:
     """Draws every column at its coordinates, in the colour of its cluster and with its number."""
     xs, ys = found.coordinates[:, 0], found.coordinates[:, 1]
     span = max(float(xs.max() - xs.min()), float(ys.max() - ys.min()), 1e-9)  # one scale: distances are comparable
-    x_middle, y_middle = (float(each.max() + each.min()) / 2 for each in (xs, ys))
-
-    def place(value: float, middle: float) -> float:
-        return _SIZE / 2 + (value - middle) / span * (_SIZE - 2 * _EDGE)
-
+    unit = (_SIZE - 2 * _EDGE) / span
+    left = (_SIZE - unit * float(xs.max() - xs.min())) / 2
+    height = 2 * _EDGE + unit * float(ys.max() - ys.min())
     marks: list[Html] = []
     for at, (name, cluster) in enumerate(found.clusters.items()):
-        x, y = place(float(xs[at]), x_middle), _SIZE - place(float(ys[at]), y_middle)
+        x, y = left + unit * float(xs[at] - xs.min()), _EDGE + unit * float(ys.max() - ys[at])
         marks.append(
             el(
                 "g",
@@ -48,7 +46,7 @@ def feature_map(found: FoundPipelines) -> Html:
             )
         )
     description = f"Map of {len(found.clusters)} columns in {len(set(found.clusters.values()))} clusters"
-    return el("svg", *marks, viewBox=f"0 0 {_SIZE} {_SIZE}", role="group", aria_label=description)
+    return el("svg", *marks, viewBox=f"0 0 {_SIZE} {height:.0f}", role="group", aria_label=description)
 
 
 def _label(name: str, x: float, y: float) -> Html:

@@ -112,12 +112,12 @@ def _policy(found: FoundPipelines, metric: str) -> Html | None:
             caption="Reward",
         ),
         figure(
-            "Mean entropy of the columns' assignments, in nats; it falls as the policy commits itself.",
+            "Mean entropy of the columns' assignments, in nats; it falls where the policy commits itself.",
             drawings.over_episodes("Entropy", episodes, [each.entropy for each in episodes]),
             caption="Entropy",
         ),
     ]
-    for name in episodes[0].losses:
+    for name in [each for each in episodes[0].losses if each != "entropy"]:
         losses = [each.losses[name] for each in episodes]
         loss = drawings.over_episodes(name, episodes, losses)
         drawn.append(figure("Before the step of each episode.", loss, caption=f"Loss: {name}"))
