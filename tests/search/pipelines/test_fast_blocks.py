@@ -43,8 +43,10 @@ def test_numbers(name: str) -> None:
             warnings.simplefilter("ignore")
             steps = transformer_of(pipeline, FITTED)
             theirs = steps.fit_transform(values[:FITTED]), steps.transform(values[FITTED:])
+        # k-means stops within a tolerance, so that a value on a border may be on its other side.
+        most = 0.02 if pipeline.discretiser == "kmeans_bins" else 0.0
         same = [
-            left.shape == right.shape and np.allclose(left, right, rtol=1e-4, atol=1e-5)
+            left.shape == right.shape and (~np.isclose(left, right, rtol=1e-4, atol=1e-5)).mean() <= most
             for left, right in zip(ours, theirs, strict=True)
         ]
         if not all(same):

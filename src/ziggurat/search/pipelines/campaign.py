@@ -11,7 +11,7 @@ from ziggurat.search.pipelines.methods.proposals import Proposal, Proposals
 from ziggurat.search.pipelines.pipeline import title
 from ziggurat.search.pipelines.records import Records
 from ziggurat.search.pipelines.table import Table
-from ziggurat.search.pipelines.workers import Workers
+from ziggurat.search.pipelines.workers import Judges
 
 _MOST_REPEATED = 50
 """Batches without anything new after which a method is taken to have seen its whole space."""
@@ -36,7 +36,7 @@ class Campaign:
     """
 
     def __init__(
-        self, table: Table, workers: Workers, records: Records, stopped: Callable[[], bool], progress: Progress
+        self, table: Table, workers: Judges, records: Records, stopped: Callable[[], bool], progress: Progress
     ) -> None:
         self.table, self.workers, self.records, self.stopped, self.progress = table, workers, records, stopped, progress
         self.trials: list[Trial] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,7 +24,7 @@ from ziggurat.search.pipelines.methods.simple import only_standard, per_feature,
 from ziggurat.search.pipelines.methods.tpe import tpe
 from ziggurat.search.pipelines.records import Records
 from ziggurat.search.pipelines.table import Ints, Table
-from ziggurat.search.pipelines.workers import Workers
+from ziggurat.search.pipelines.workers import Judges, Workers
 from ziggurat.training.signals import StopRequest
 
 MethodName = Literal["cluster", "kmeans", "shared", "per_feature", "tpe", "standard"]
@@ -72,18 +73,33 @@ def search_pipelines(
         EnvironmentMismatch: Optuna is not installed.
     """
     _check(table, task, method, budget, hours, jobs)
+    return search_with(
+        table, lambda: Workers(table, task, seed, jobs), divided(table, task.folds, seed, 0)[0][0],
+        {"task": task.model_dump(mode="json")}, method=method, budget=budget, seed=seed, folder=folder, hours=hours,
+        policy=policy, progress=progress,
+    )  # fmt: skip
+
+
+def search_with(
+    table: Table, judges: Callable[[], Judges], rows: Ints, judged: dict[str, Any], *, method: MethodName,
+    budget: int, seed: int, folder: Path | None, hours: float | None, policy: PolicyConfig | None,
+    progress: Progress | None,
+) -> FoundPipelines:  # fmt: skip
+    """Searches as :func:`search_pipelines`, with evaluations that ``judges`` compute.
+
+    Args:
+        table: the training rows.
+        judges: makes what computes evaluations.
+        rows: rows of the table on which descriptors and the screen are computed.
+        judged: what says how evaluations are computed, as JSON; a folder holds searches of one kind alone.
+    """
     progress, policy = progress or Silent(), policy or PolicyConfig()
     if folder is None:
-        return _searched(table, task, method, budget, seed, None, hours, jobs, policy, progress)
+        return _searched(table, judges, rows, method, budget, seed, None, hours, policy, progress)
     folder.mkdir(parents=True, exist_ok=True)
     with locked_folder(folder, "searching"):
-        settings = {
-            "table": table.digest(),
-            "task": task.model_dump(mode="json"),
-            "method": method,
-            "seed": seed,
-            "policy": policy.model_dump(mode="json"),
-        }
+        settings = {"table": table.digest(), **judged, "method": method, "seed": seed}
+        settings["policy"] = policy.model_dump(mode="json")
         path = folder / SETTINGS_FILE
         if path.exists():
             before = read_sealed_json(path, _DAMAGE)
@@ -93,18 +109,18 @@ def search_pipelines(
                     f"{folder}: holds a search with another {differing[0]}", "search in another folder"
                 )
         write_sealed_json(path, settings)
-        return _searched(table, task, method, budget, seed, folder, hours, jobs, policy, progress)
+        return _searched(table, judges, rows, method, budget, seed, folder, hours, policy, progress)
 
 
 def _searched(
-    table: Table, task: LogisticRegressionTask | MLPTask, method: MethodName, budget: int, seed: int,
-    folder: Path | None, hours: float | None, jobs: int, policy: PolicyConfig, progress: Progress,
+    table: Table, judges: Callable[[], Judges], rows: Ints, method: MethodName, budget: int, seed: int,
+    folder: Path | None, hours: float | None, policy: PolicyConfig, progress: Progress,
 ) -> FoundPipelines:  # fmt: skip
     began, notes = time.monotonic(), Notes()
     ends = [began + 3600 * hours * share for share in (_SEARCH_SHARE, 1.0)] if hours is not None else [math.inf] * 2
     records = Records(folder)
     progress.start("pipelines", budget, "evaluations")
-    with StopRequest() as stop, Workers(table, task, seed, jobs) as workers:
+    with StopRequest() as stop, judges() as workers:
         end = ends[0]
         campaign = Campaign(
             table, workers, records, lambda: stop.signal is not None or time.monotonic() > end, progress
@@ -112,7 +128,6 @@ def _searched(
         finished, chosen = True, None
         try:
             searching = budget - _reserve(method, budget)
-            rows = divided(table, task.folds, seed, 0)[0][0]
             campaign.run(_method(method, table, rows, seed, searching, policy, notes), searching)
         except Stopped:
             finished = False
@@ -125,7 +140,7 @@ def _searched(
     if not campaign.trials:
         raise ConfigError("the search was stopped before its first evaluation", "give it more time, or run it again")
     chosen = chosen or best_searched(campaign.trials)
-    progress.finish(f"{task.metric} {_score(campaign.trials, chosen.pipelines):.5g}")
+    progress.finish(f"score {_score(campaign.trials, chosen.pipelines):.5g}")
     if not chosen.scores:
         raise ConfigError(f"{table.name}: no pipeline could be evaluated: {campaign.trials[0].reason}")
     return FoundPipelines(

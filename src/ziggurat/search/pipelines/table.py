@@ -116,7 +116,7 @@ class Table:
             ConfigError: a label is missing, a kind does not fit, or there is one class alone.
         """
         frame = columns if isinstance(columns, pl.DataFrame) else pl.DataFrame(dict(columns))
-        codes, classes = codes_of(pl.Series("label", np.asarray(labels)))
+        codes, classes = codes_of(_series(labels))
         if (codes < 0).any():
             raise ConfigError(f"{name}: {int((codes < 0).sum()):,} labels are missing", "leave those rows out")
         given = dict(kinds or {})
@@ -138,6 +138,14 @@ class Table:
         """Returns the checksum of everything in the table."""
         parts = [f"{each.name}\0{each.digest()}".encode() for each in self.columns]
         return digest_of_parts([*parts, self.labels, "\0".join(self.classes).encode()])
+
+
+def _series(values: Any) -> pl.Series:
+    """Returns a series of any array; objects are taken as texts, None as missing."""
+    array = np.asarray(values)
+    if array.dtype == object:
+        return pl.Series("label", [None if each is None else str(each) for each in array.tolist()], pl.String)
+    return pl.Series("label", array)
 
 
 def kind_of(series: pl.Series) -> Kind:

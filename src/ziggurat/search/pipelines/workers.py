@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Protocol
 
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask
 from ziggurat.search.pipelines.evaluation import Assignment, Evaluator, Result
@@ -17,6 +17,20 @@ from ziggurat.search.pipelines.table import Table
 
 _POLL_S = 0.1
 _evaluator: Evaluator | None = None
+
+
+class Judges(Protocol):
+    """Computes evaluations, within its context."""
+
+    def __enter__(self) -> Judges: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def results(
+        self, asked: Sequence[tuple[Assignment, int]], stopped: Callable[[], bool]
+    ) -> Iterator[tuple[int, Result]]:
+        """Yields (place in ``asked``, result) as they come; ends early, without the rest, once ``stopped()``."""
+        ...
 
 
 class Workers:
@@ -47,7 +61,6 @@ class Workers:
     def results(
         self, asked: Sequence[tuple[Assignment, int]], stopped: Callable[[], bool]
     ) -> Iterator[tuple[int, Result]]:
-        """Yields (place in ``asked``, result) as they come; ends early, without the rest, once ``stopped()``."""
         if self._own is not None:
             for place, (assignment, repeat) in enumerate(asked):
                 if stopped():

@@ -18,7 +18,7 @@ class PolicyConfig(Config):
     """Episodes at most."""
     pretraining: int = pydantic.Field(default=200, ge=0)
     """Steps of the autoencoder alone."""
-    learning_rate: float = pydantic.Field(default=3e-3, gt=0.0)
+    learning_rate: float = pydantic.Field(default=1e-2, gt=0.0)
     """The step size of Adam."""
     kl: float = pydantic.Field(default=0.1, ge=0.0)
     """Factor of KL(p‖q)."""
