@@ -78,6 +78,7 @@ PLAIN: list[dict[str, Any]] = [
     {"name": "item", "kind": "categorical", "type": "integer"},
     {"name": "age", "kind": "numeric", "transforms": [{"name": "standardise"}]},
 ]
+BINS: dict[str, Any] = {"name": "bucketise", "bins": 4, "strategy": "kmeans"}
 EVERY_KIND: list[dict[str, Any]] = [
     *PLAIN,
     {"name": "city", "kind": "categorical", "encoder": {"name": "hash", "rows": 64}},
@@ -93,6 +94,39 @@ EVERY_KIND: list[dict[str, Any]] = [
     {"name": "hour", "column": "when", "kind": "time", "part": "hour", "format": "seconds"},
     {"name": "weekday", "column": "when", "kind": "time", "part": "weekday", "as": "categorical", "format": "seconds"},
     {"name": "days", "column": "when", "kind": "time", "part": "age", "format": "seconds"},
+    {"name": "cheap", "column": "price", "kind": "numeric", "transforms": [{"name": "power"}, {"name": "min_max"}]},
+    {
+        "name": "stocked",
+        "column": "stock",
+        "kind": "numeric",
+        "transforms": [
+            {"name": "robust"},
+            {"name": "quantile", "output": "normal"},
+            {"name": "max_abs"},
+            {"name": "spline", "knots": 3, "spacing": "quantile"},
+        ],
+    },
+    {"name": "clustered", "column": "price", "kind": "numeric", "transforms": [BINS]},
+    {"name": "ageless", "column": "age", "kind": "numeric", "transforms": [{"name": "missing_flag"}]},
+    {"name": "neither", "kind": "missing_together", "columns": ["age", "price"]},
+    {
+        "name": "user_rate",
+        "column": "user",
+        "kind": "encoded",
+        "encoding": {"name": "target", "folds": 3},
+        "transforms": [{"name": "standardise"}],
+    },
+    {"name": "city_hot", "column": "city", "kind": "encoded", "encoding": {"name": "one_hot", "categories": 3}},
+    {"name": "city_hash", "column": "city", "kind": "encoded", "encoding": {"name": "hash", "buckets": 3}},
+    {
+        "name": "item_place",
+        "column": "item",
+        "kind": "encoded",
+        "type": "integer",
+        "missing": "most_frequent",
+        "encoding": {"name": "ordinal", "min_count": 2},
+        "transforms": [{"name": "standardise"}],
+    },
 ]
 
 

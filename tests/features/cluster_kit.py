@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from feature_kit import Experiment, experiment, write_csv
 
+ONE_HOT = {"name": "one_hot", "categories": 3}
 FEATURES: list[dict[str, Any]] = [
     {"name": "user", "kind": "categorical", "type": "integer"},
     {"name": "city", "kind": "categorical", "encoder": {"name": "vocabulary", "min_count": 2, "oov_rows": 3}},
@@ -23,6 +24,10 @@ FEATURES: list[dict[str, Any]] = [
     {"name": "tags", "kind": "bag", "max_length": 3},
     {"name": "history", "kind": "sequence", "type": "integer", "last": 2, "table": "item"},
     {"name": "item", "kind": "categorical", "type": "integer", "encoder": {"name": "hash", "rows": 50}},
+    {"name": "city_rate", "column": "city", "kind": "encoded", "encoding": {"name": "target"}},
+    {"name": "user_hot", "column": "user", "kind": "encoded", "type": "integer", "encoding": ONE_HOT},
+    {"name": "price_curve", "column": "price", "kind": "numeric", "transforms": [{"name": "spline", "knots": 3}]},
+    {"name": "neither", "kind": "missing_together", "columns": ["age", "price"]},
 ]
 FILES = {"a": 900, "b": 40, "c": 500}
 """Rows of each file; a twentieth of them are bad: a word in place of a price, or a label of 7."""

@@ -66,9 +66,17 @@ def write_logs(folder: Path, form: str = "csv") -> dict[str, Any]:
     return source
 
 
+MORE: list[dict[str, Any]] = [
+    {"name": "city_rate", "column": "city", "kind": "encoded", "encoding": {"name": "target", "folds": 3}},
+    {"name": "age_curve", "column": "age", "kind": "numeric", "transforms": [{"name": "spline", "knots": 3}]},
+    {"name": "neither", "kind": "missing_together", "columns": ["age", "w"]},
+]
+"""Features of whose numbers some differ between training rows and others."""
+
+
 def parsed(folder: Path, source: dict[str, Any], **data: Any) -> Experiment:
     settings = {"weight": "w", "group": "user", "time": "t", "block_rows": 100, "source": source, **data}
-    return experiment(FEATURES, folder=str(folder), **settings)
+    return experiment([*FEATURES, *MORE], folder=str(folder), **settings)
 
 
 def prepared_and_raw(folder: Path, config: Experiment) -> tuple[Dataset, RawDataset]:

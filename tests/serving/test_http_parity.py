@@ -73,6 +73,21 @@ def test_json(server: Running, rows: list[dict[str, Any]], expected: Predicted) 
     assert np.array([found[name] for name in NAMES], np.float32).T.tobytes() == expected.tobytes()
 
 
+def test_a_context_and_its_candidates(server: Running, rows: list[dict[str, Any]]) -> None:
+    """With age and price, of which one feature is made, in the same place; and refused where they are apart."""
+    context = {name: cell for name, cell in rows[0].items() if name in {"user", "city", "age", "price"}}
+    candidates = [{name: cell for name, cell in row.items() if name not in context} for row in rows]
+    found = server.client.post("/v1/rank", json={"context": context, "candidates": candidates, "label": NAMES[0]})
+    joined = server.client.post("/v1/predict", json={"rows": [{**each, **context} for each in candidates]}).json()
+    best = found.json()["candidates"]
+    np.testing.assert_allclose(found.json()["scores"], np.array(joined["predictions"][NAMES[0]])[best], rtol=1e-6)
+    apart = [{**each, "price": context.pop("price", None)} for each in candidates]
+    answer = server.client.post("/v1/rank", json={"context": context, "candidates": apart})
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "feature_in_both"
+    assert "feature 'neither' is made of age and price" in answer.json()["error"]
+
+
 def test_arrow(server: Running, rows: list[dict[str, Any]], expected: Predicted) -> None:
     headers = {"content-type": ARROW_STREAM, "accept": ARROW_STREAM}
     content = arrow_stream(pa.Table.from_pylist(rows))

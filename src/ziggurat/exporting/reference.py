@@ -101,7 +101,8 @@ def _ranges(transform: Transform, statistics: DatasetStatistics) -> dict[str, Nu
     """Returns numeric column -> its values in the training rows."""
     found: dict[str, NumberRange] = {}
     for feature in transform.features:
-        each = statistics.features.get(feature.name)
+        first = f"{feature.name}[0]"  # of a spline, whose numbers have the statistics of the column
+        each = statistics.features.get(feature.name, statistics.features.get(first))
         if each is None or each.numeric is None or feature.kind != "numeric":
             continue
         numbers = each.numeric

@@ -2,10 +2,10 @@
 
 It is saved as a folder (:mod:`ziggurat.features.saved_transform`)::
 
-    transform.json            version, features, targets, fitted numeric chains, figures of encoded features, checksums of
-                              the other files
-    table.<name>.json         the table's fitted encoder
-    table.<name>.safetensors  the encoder's arrays, if it has any
+    transform.json              version, features, targets, fitted numeric chains, figures of encoded features,
+                                checksums of the other files
+    table.<name>.json           the table's fitted encoder
+    table.<name>.safetensors    the encoder's arrays, if it has any
     encoded.<name>.safetensors  the arrays of an encoded feature
 """
 
@@ -34,7 +34,7 @@ from ziggurat.features.encoders.category_numbers import CategoryMap
 from ziggurat.features.encoders.checks import checked_rows, encode_values, encoder_label
 from ziggurat.features.encoders.encoder import Encoder
 from ziggurat.features.encoders.files import save_encoder
-from ziggurat.features.inputs.categories import encoded_features, with_category_columns
+from ziggurat.features.inputs.categories import category_columns, encoded_features
 from ziggurat.features.inputs.of_features import inputs_of, with_derived_columns
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation_plan import dataset_settings
@@ -116,14 +116,16 @@ class Transform:
         checked = check_rows(block, self.targets if labelled else None, self._tables)
         raw_columns = with_derived_columns(checked.table, self.inputs)
         places_B = places_B if places_B is not None and len(places_B) == len(checked.rows) else None
-        raw_columns = with_category_columns(raw_columns, self._encoded, self.categories, places_B)
+        of_categories = category_columns(raw_columns, self._encoded, self.categories, places_B)
         encoded: dict[str, tuple[pa.Array, Codes]] = {}
         columns: dict[str, pa.Array] = {}
         for feature in self.inputs:
-            raw = raw_columns.column(feature.source_column)
             if isinstance(feature, NumericFeature):
-                columns[feature.name] = numeric_column(self.chains[feature.name].apply(numbers(raw)))
+                values_B = of_categories.get(feature.source_column)
+                values_B = numbers(raw_columns.column(feature.source_column)) if values_B is None else values_B
+                columns[feature.name] = numeric_column(self.chains[feature.name].apply(values_B))
                 continue
+            raw = raw_columns.column(feature.source_column)
             if feature.source_column not in encoded:
                 encoded[feature.source_column] = encode_column(raw)
             values, codes = encoded[feature.source_column]

@@ -33,7 +33,8 @@ class TargetCounts:
 
     @classmethod
     def empty(cls, folds: int, categories: int) -> TargetCounts:
-        return cls(*(np.zeros((folds, categories)) for _ in range(3)))
+        weights_KR, sums_KR, squares_KR = np.zeros((3, folds, categories))
+        return cls(weights_KR, sums_KR, squares_KR)
 
     def add(self, folds_B: Ids, categories_B: Ids, labels_B: Numbers, weights_B: Numbers) -> None:
         """Adds rows."""

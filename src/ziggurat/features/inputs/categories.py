@@ -87,19 +87,19 @@ def check_target_labels(features: Sequence[FeatureConfig], data: DataConfig) -> 
         label = target_label(feature, data.labels)
         if isinstance(data.negatives, InBatchNegatives) and label.name == data.negative_label:
             raise ConfigError(
-                f"feature {feature.name!r}: label {label.name!r} is 1 in every training row, as its negatives are those "
-                "of the batch, so that every id has the same mean",
+                f"feature {feature.name!r}: label {label.name!r} is 1 in every training row, as its negatives are "
+                "those of the batch, so that every id has the same mean",
                 "sample negatives by uniform or popularity, or choose another encoding",
             )
 
 
-def with_category_columns(
+def category_columns(
     table: pa.Table,
     features: Sequence[EncodedFeature],
     maps: Mapping[str, CategoryMap],
     places_B: npt.NDArray[np.int64] | None = None,
-) -> pa.Table:
-    """Returns the raw columns with one for each number of encoded features.
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Returns the numbers of encoded features, by the column that their inputs read.
 
     Args:
         table: raw columns.
@@ -108,14 +108,14 @@ def with_category_columns(
         places_B: the places of training rows among all usable rows of the log, -1 for other rows; None: no training
             row is among them.
     """
+    found: dict[str, npt.NDArray[np.float64]] = {}
     for feature in features:
         fitted = maps[feature.name]
         values, codes = encode_column(table.column(feature.source_column))
         rows_B = fitted.rows_of(values)[codes.codes]
         numbers_BN = fitted.apply(rows_B, training_folds(feature, places_B))
-        for number in category_inputs(feature):
-            table = table.append_column(number.source_column, pa.array(numbers_BN[:, number.index]))
-    return table
+        found |= {each.source_column: numbers_BN[:, each.index] for each in category_inputs(feature)}
+    return found
 
 
 def training_folds(feature: EncodedFeature, places_B: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64] | None:

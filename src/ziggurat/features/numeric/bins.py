@@ -27,7 +27,7 @@ def boundaries(sample: NumericSample, bins: int, strategy: BinStrategy) -> tuple
         strategy: ``quantile``: intervals of equally many values. ``uniform``: of equal width. ``kmeans``: a value
             belongs to the nearest centre of k-means.
     """
-    present = sample.present if strategy == "quantile" else sample.finite
+    present = sample.finite
     if len(present) == 0:
         return ()
     low = float(present.min())
@@ -72,7 +72,8 @@ def kmeans_centres(values: Values, clusters: int) -> Values:
         previous = ends
         if same or change <= tolerance:
             break
-    return np.unique(centres) * 2 * scale + shift
+    middle = np.unique(centres) - 0.5
+    return (shift + scale) + middle * scale + middle * scale
 
 
 def _means(scaled: Values, sums: Values, ends: np.ndarray, centres: Values) -> Values:

@@ -39,7 +39,9 @@ class Power:
         finite = sample.finite
         if len(finite) == 0:
             return cls(1.0, 0.0, 1.0)
-        exponent = 1.0 if finite.min() == finite.max() else _most_likely(finite)
+        if finite.min() == finite.max():
+            return cls(1.0, float(yeo_johnson(finite[:1], 1.0)[0]), 1.0)
+        exponent = _most_likely(finite)
         transformed = yeo_johnson(finite, exponent)
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = float(transformed.mean()), float(transformed.std())

@@ -10,11 +10,14 @@ Source: de Boor (1978), "A practical guide to splines", the recursion over degre
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
 import pydantic
+from scipy.interpolate import BSpline
 
 from ziggurat.core.config import Config
 from ziggurat.features.numeric.sample import NumericSample, Values
@@ -61,19 +64,12 @@ class Spline:
         return cls(tuple(chosen.tolist()), float(inner[0]), float(inner[-1]))
 
     def apply(self, values: Values) -> Values:
-        places = np.clip(values, self.low, self.high)
-        knots = self.knots
-        basis = [
-            ((places >= left) & (places < right)).astype(np.float64)
-            for left, right in zip(knots[:-1], knots[1:], strict=True)
-        ]
-        for degree in range(1, len(knots) - 1):
-            basis = [
-                (places - knots[i]) / (knots[i + degree] - knots[i]) * basis[i]
-                + (knots[i + degree + 1] - places) / (knots[i + degree + 1] - knots[i + 1]) * basis[i + 1]
-                for i in range(len(basis) - 1)
-            ]
-        return np.where(np.isnan(values), np.nan, basis[0])
+        found = self._basis(np.clip(values, self.low, self.high))
+        return np.where(np.isnan(values), np.nan, np.nan_to_num(found, nan=0.0))  # NaN is outside the knots
+
+    @cached_property
+    def _basis(self) -> Callable[[Values], Values]:
+        return BSpline.basis_element(self.knots, extrapolate=False)
 
 
 def _knots(config: SplineConfig, sample: NumericSample) -> Values:

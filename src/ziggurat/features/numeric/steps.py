@@ -183,7 +183,7 @@ class Quantile:
 
     @classmethod
     def fit(cls, config: QuantileConfig, sample: NumericSample) -> Self:
-        present = sample.present
+        present = sample.finite
         if len(present) == 0:
             return cls((0.0,), (0.5,))
         if config.levels == "even":
@@ -233,8 +233,8 @@ class BucketiseConfig(Config):
     bins: int | None = pydantic.Field(default=None, ge=2, le=65_536)
     """Number of intervals (fewer if training values tie)."""
     strategy: BinStrategy = "quantile"
-    """How ``bins`` are cut. ``quantile``: intervals that contain equally many training values. ``uniform``: intervals of
-    equal width. ``kmeans``: around the centres of k-means."""
+    """How ``bins`` are cut. ``quantile``: intervals that contain equally many training values. ``uniform``: intervals
+    of equal width. ``kmeans``: around the centres of k-means."""
     boundaries: tuple[float, ...] | None = None
     """Boundaries of the intervals, ascending; a value equal to a boundary belongs to the interval above it."""
 

@@ -1,7 +1,7 @@
 """Pass 2 of preparation: fits the maps of encoded features, and makes their numbers of staged parts.
 
-The maps are fitted before the numeric features, as chains are fitted on their numbers. It happens in the calling process,
-also on a cluster: only the codes of their columns and one label are read.
+The maps are fitted before the numeric features, as chains are fitted on their numbers. It happens in the calling
+process, also on a cluster: only the codes of their columns and one label are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ziggurat.features.encoders.target_means import TargetCounts
 from ziggurat.features.encoders.vocabulary import VocabularyConfig, VocabularyEncoder
 from ziggurat.features.inputs.categories import CategoryNumber, target_label, training_folds
 from ziggurat.features.preparation.distinct_values import merge_values
-from ziggurat.features.preparation.parts import IdFile, IdWriter, StagedParts
+from ziggurat.features.preparation.parts import PLACE_COLUMN, IdFile, IdWriter, StagedParts
 from ziggurat.features.preparation_plan import Preparation
 
 
@@ -116,9 +116,9 @@ class _Feature:
         """Counts the training rows by fold and row of the encoder."""
         label = target_label(self.feature, self.plan.targets.labels)
         counts = TargetCounts.empty(encoding.folds, categories)
-        for part, (start, assignment) in enumerate(zip(self.parts.starts, self.assignments, strict=True)):
+        for part, assignment in enumerate(self.assignments):
             training = np.flatnonzero(assignment == TRAIN)
-            folds_B = training_folds(self.feature, start + training)
+            folds_B = training_folds(self.feature, places(self.plan, self.parts, part)[training])
             assert folds_B is not None
             codes_B = self.parts.codes(part, self.feature.source_column).codes[training]
             categories_B = rows.read(part)[codes_B].astype(np.int64)
@@ -126,8 +126,8 @@ class _Feature:
             counts.add(folds_B, categories_B, labels_B, self._weights(label, part, training))
         if np.count_nonzero(counts.weights_KR.sum(axis=1)) < 2:
             raise DataError(
-                f"feature {self.feature.name!r}: all training rows with a weight are in one of {encoding.folds} folds, so "
-                "that no other rows are left to take a mean of",
+                f"feature {self.feature.name!r}: all training rows with a weight are in one of {encoding.folds} folds, "
+                "so that no other rows are left to take a mean of",
                 "give more training rows, or choose another encoding",
             )
         return counts
@@ -141,6 +141,17 @@ class _Feature:
         return weights_B
 
 
+def places(plan: Preparation, parts: StagedParts, part: int) -> npt.NDArray[np.int64]:
+    """Returns the places of a part's rows in the log.
+
+    A sampled negative has that of its positive. A user has as many negatives as positives ask for, so that the rest of
+    such a group, in other folds, would tell each of its rows the label.
+    """
+    if plan.data.negatives is not None:
+        return parts.target(part, PLACE_COLUMN)
+    return int(parts.starts[part]) + np.arange(parts.rows[part])
+
+
 class PartsWithCategories(StagedParts):
     """Staged parts that also have the numbers of encoded features, which training rows get from other folds."""
 
@@ -148,7 +159,7 @@ class PartsWithCategories(StagedParts):
         self, parts: StagedParts, plan: Preparation, assignments: Sequence[Assignment], fitted: FittedCategories
     ) -> None:
         self._files, self.rows = parts._files, parts.rows
-        self._assignments, self._fitted = assignments, fitted
+        self._plan, self._assignments, self._fitted = plan, assignments, fitted
         self._categories: Mapping[str, CategoryNumber] = {
             each.source_column: each for each in plan.features if isinstance(each, CategoryNumber)
         }
@@ -161,5 +172,5 @@ class PartsWithCategories(StagedParts):
         feature = number.origin
         codes_B = self.codes(part, feature.source_column).codes
         rows_B = self._fitted.rows[feature.name].read(part)[codes_B].astype(np.int64)
-        places_B = np.where(self._assignments[part] == TRAIN, self.starts[part] + np.arange(len(rows_B)), -1)
+        places_B = np.where(self._assignments[part] == TRAIN, places(self._plan, self, part), -1)
         return self._fitted.maps[feature.name].apply(rows_B, training_folds(feature, places_B))[:, number.index]

@@ -31,8 +31,8 @@ def label_inputs(configs: Sequence[FeatureConfig], labels: Sequence[LabelConfig]
     """Returns a sentence for each feature that is made of a label's column."""
     columns = {column: label.name for label in labels for column in label.source_columns}
     return [
-        f"a leak: the feature {feature.name!r} is made of column {column!r}, which the label {columns[column]!r} is made "
-        "of too: leave it out, as it is not known when predicting"
+        f"a leak: the feature {feature.name!r} is made of column {column!r}, which the label {columns[column]!r} is "
+        "made of too: leave it out, as it is not known when predicting"
         for feature in configs
         for column in feature.log_columns
         if column in columns

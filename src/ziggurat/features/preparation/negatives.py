@@ -29,6 +29,7 @@ from ziggurat.features.preparation.encoding import staged_targets
 from ziggurat.features.preparation.negative_sampling import NO_ITEM, Int64Array, NegativeSampler
 from ziggurat.features.preparation.parts import (
     ITEM_COLUMN,
+    PLACE_COLUMN,
     USER_COLUMN,
     StagedPart,
     StagedParts,
@@ -89,7 +90,7 @@ def add_negatives(
         columns = _PartColumns.read(plan, parts, part)
         for rows in _slices(assignment, positive_B, config):
             plan_of_rows = _interleave(catalogue, config, assignment, positive_B, users_B, first, rows)
-            content = columns.with_negatives(plan_of_rows, catalogue)
+            content = columns.with_negatives(plan_of_rows, catalogue, first)
             recorded.append((len(plan_of_rows.rows), write_part(folder, len(recorded), content)))
             found.append(assignment[plan_of_rows.rows])
             sampled = plan_of_rows.items != NO_ITEM
@@ -260,8 +261,8 @@ class _PartColumns:
             {} if only is not None else {name: parts.target(part, name) for name in staged_targets(plan.targets)},
         )
 
-    def with_negatives(self, new: _Interleaved, catalogue: _Catalogue) -> StagedPart:
-        """Returns the part that holds these rows and negatives."""
+    def with_negatives(self, new: _Interleaved, catalogue: _Catalogue, first: int) -> StagedPart:
+        """Returns the part that holds these rows and negatives; its first row is number ``first`` of the log."""
         sampled = new.items != NO_ITEM
         numbers = {name: values[new.rows] for name, values in self.numbers.items()}
         for name, values in catalogue.numbers.items():
@@ -277,6 +278,7 @@ class _PartColumns:
         for name, values in targets.items():
             if name.startswith(label_column("")):
                 values[sampled] = 0
+        targets[PLACE_COLUMN] = first + new.rows
         return StagedPart(
             {name: narrow(values) for name, values in numbers.items()},
             {name: encode_column(pa.chunked_array([values])) for name, values in ids.items()},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,11 +38,14 @@ class FittedNumbers:
     tables: dict[str, TableStatistics]
 
 
+_COLUMNS_AT_ONCE = 32
+"""As many samples are in memory together: an encoded feature may have hundreds of columns."""
+
+
 def measure_numbers(
-    plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment]
+    columns: Sequence[str], parts: StagedParts, assignments: Sequence[Assignment]
 ) -> dict[str, StagedNumbers]:
-    """Returns exact moments and a sample of every raw numeric column over the training rows."""
-    columns = plan.number_columns
+    """Returns exact moments and a sample of numeric columns over the training rows."""
     sample = RowSample(len(columns))
     moments = {name: MomentsStream() for name in columns}
     if columns:
@@ -60,10 +63,23 @@ def measure_numbers(
 
 def fit_numbers(plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment]) -> FittedNumbers:
     """Fits the chain of every numeric feature."""
-    columns = measure_numbers(plan, parts, assignments)
     fitted = FittedNumbers({}, {}, {})
+    for first in range(0, len(plan.number_columns), _COLUMNS_AT_ONCE):
+        columns = plan.number_columns[first : first + _COLUMNS_AT_ONCE]
+        _fit_columns(plan, measure_numbers(columns, parts, assignments), parts, assignments, fitted)
+    return fitted
+
+
+def _fit_columns(
+    plan: Preparation,
+    columns: Mapping[str, StagedNumbers],
+    parts: StagedParts,
+    assignments: Sequence[Assignment],
+    fitted: FittedNumbers,
+) -> None:
+    """Adds the features of some columns to ``fitted``."""
     for feature in plan.features:
-        if not isinstance(feature, NumericFeature):
+        if not isinstance(feature, NumericFeature) or feature.source_column not in columns:
             continue
         column = columns[feature.source_column]
         index = feature.index if isinstance(feature, SplineNumber) else 0
@@ -77,7 +93,6 @@ def fit_numbers(plan: Preparation, parts: StagedParts, assignments: Sequence[Ass
                 ids = chain.apply(values[assignment == TRAIN])
                 accesses += np.bincount(ids.astype(np.int64), minlength=chain.table_rows)
             fitted.tables[feature.name] = TableStatistics(feature.name, chain.table_rows, accesses)
-    return fitted
 
 
 def check_weights(

@@ -27,6 +27,8 @@ SPLIT_COLUMN = "@split"
 KEY_COLUMN = "@key"
 USER_COLUMN, ITEM_COLUMN = "@user", "@item"
 """Keys of user and item, int64, if negatives are sampled."""
+PLACE_COLUMN = "@place"
+"""Of rows with sampled negatives among them, int64: each one's place in the log; a negative has that of its positive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,8 +149,8 @@ class ServedModel:
                 raise HttpRefused(
                     422,
                     "feature_in_both",
-                    f"feature {feature.name!r} is made of {' and '.join(feature.log_columns)}, some of which are in the "
-                    "context and some in the candidates",
+                    f"feature {feature.name!r} is made of {' and '.join(feature.log_columns)}, some of which are in "
+                    "the context and some in the candidates",
                     "give all of them in one of both places",
                 )
         of_context, of_candidates = self._divided(mine)

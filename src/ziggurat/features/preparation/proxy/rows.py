@@ -97,7 +97,7 @@ class ProxyRows:
             keys.append(hash_integers(hashes.view(np.int64), number))
             end += len(merged)
         edges: dict[str, tuple[int, npt.NDArray[np.float64]]] = {}
-        for column, measured in measure_numbers(plan, parts, assignments).items():
+        for column, measured in measure_numbers(plan.staged_numbers, parts, assignments).items():
             present = measured.sample[~np.isnan(measured.sample)]
             edges[column] = end, np.unique(np.quantile(present, _PROBABILITIES)) if len(present) else np.empty(0)
             end += _BUCKETS + 1
