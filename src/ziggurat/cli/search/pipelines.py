@@ -94,7 +94,7 @@ def command(
     typer.echo(f"score {found.score:.5g}, of standard scaling {found.standard:.5g}")
     if searched.left:
         typer.echo(f"left as they are: {', '.join(searched.left)}")
-    typer.echo(searched.page or searched.folder)
+    typer.echo(searched.page)
     typer.echo(searched.folder / BEST_FILE)
     if found.signal is not None:
         raise typer.Exit(128 + found.signal)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask
 from ziggurat.search.pipelines.experiment_table import searched_features, table_of, with_pipelines
 from ziggurat.search.pipelines.found import FoundPipelines
 from ziggurat.search.pipelines.model_judges import ModelJudges
+from ziggurat.search.pipelines.page import write_page
 from ziggurat.search.pipelines.pipeline import title
 from ziggurat.search.pipelines.search import MethodName, search_pipelines, search_with
 from ziggurat.training.experiment import Experiment, as_experiment, as_yaml
@@ -28,7 +27,7 @@ from ziggurat.training.experiment import Experiment, as_experiment, as_yaml
 BEST_FILE = "best.yaml"
 FOUND_FILE = "found.json"
 Downstream = Literal["logistic_regression", "mlp", "model"]
-_PAGE = "ziggurat.search.pipelines.page"
+PAGE_FILE = "pipelines.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +39,14 @@ class SearchedPipelines:
         found: what it found.
         experiment: the experiment with the pipelines.
         left: features that were left as they are.
-        page: the page, if there is one.
+        page: the page.
     """
 
     folder: Path
     found: FoundPipelines
     experiment: Experiment
     left: tuple[str, ...]
-    page: Path | None
+    page: Path
 
 
 def search_feature_pipelines(
@@ -120,7 +119,9 @@ def search_feature_pipelines(
     left = tuple(each.name for each in experiment.features if each.name not in names)
     write_best(folder / BEST_FILE, best, found, left)
     write_found(folder / FOUND_FILE, found)
-    return SearchedPipelines(folder, found, best, left, _write_page(folder))
+    judged_by = experiment.training.monitor if downstream == "model" else metric
+    write_page(folder / PAGE_FILE, experiment.name, judged_by, found)
+    return SearchedPipelines(folder, found, best, left, folder / PAGE_FILE)
 
 
 def write_best(path: Path, experiment: Experiment, found: FoundPipelines, left: tuple[str, ...]) -> None:
@@ -164,11 +165,3 @@ def write_found(path: Path, found: FoundPipelines) -> None:
         "coordinates": found.coordinates.tolist(),
     }  # fmt: skip
     write_sealed_json(path, values)
-
-
-def _write_page(folder: Path) -> Path | None:
-    """Has the page written, where the package holds its module: ``write_page(folder)`` returns its path."""
-    if importlib.util.find_spec(_PAGE) is None:
-        return None
-    page: Path = importlib.import_module(_PAGE).write_page(folder)
-    return page

@@ -1,8 +1,8 @@
 """Judges pipelines by training the experiment's own model with them: one evaluation is one training.
 
 Each is prepared and trained in ``FOLDER/trials/KEY`` by a process of its own, and judged by the monitored metric on
-the validation split. It has one score, not one for each fold; another ``repeat`` trains with another seed. The test split is
-not evaluated.
+the validation split. It has one score, not one for each fold; another ``repeat`` trains with another seed. The test
+split is not evaluated.
 """
 
 from __future__ import annotations
