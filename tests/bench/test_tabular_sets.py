@@ -45,7 +45,7 @@ def test_splits_share_no_row_and_keep_the_classes() -> None:
     frame = pl.DataFrame({"x": np.arange(300) / 7, "y": [0, 1, 1] * 100})
     table = labelled("t", frame, 2000)
     train, test = split(table, 3)
-    assert len(test.labels) == TEST_SHARE * 300
+    assert len(test.labels) == round(TEST_SHARE * 300)
     both = np.concatenate([train.columns[0].values, test.columns[0].values])
     assert sorted(both.tolist()) == sorted(table.columns[0].values.tolist())
     assert test.labels.mean() == table.labels.mean()

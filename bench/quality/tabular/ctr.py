@@ -29,7 +29,7 @@ from ziggurat.search.pipelines.table import Column, Table
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.train import train
 
-BUDGET = 60
+BUDGET = 40
 _VALIDATION = 0.15
 
 

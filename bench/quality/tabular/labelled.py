@@ -15,7 +15,7 @@ from ziggurat.search.pipelines.table import Table
 
 ROWS = 2000
 """The most rows of a set; of longer ones as many are drawn, by class, with one seed for all."""
-TEST_SHARE = 0.3
+TEST_SHARE = 0.4
 FEW = 5
 """A column of whole numbers with at most as many different ones is categorical."""
 _DRAW = 20_261_127

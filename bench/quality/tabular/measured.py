@@ -30,7 +30,7 @@ TASKS: Mapping[str, LogisticRegressionTask | MLPTask] = {
     "logistic_regression": LogisticRegressionTask(folds=FOLDS),
     "mlp": MLPTask(folds=FOLDS),
 }
-BUDGETS = {"logistic_regression": 100, "mlp": 40}
+BUDGETS = {"logistic_regression": 60, "mlp": 30}
 """Cross-validated evaluations of each method, with those of its finalists."""
 OURS = "cluster"
 

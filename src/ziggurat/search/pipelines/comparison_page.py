@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ziggurat.core.files import atomic_file
-from ziggurat.metrics.method_ranks import critical_difference, friedman, ranks, signed_rank
+from ziggurat.metrics.method_ranks import Floats, critical_difference, friedman, ranks, signed_rank
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, section, table
 from ziggurat.report.numbers import count, difference, percent, short
@@ -47,7 +47,7 @@ def render_comparison(title: str, groups: Mapping[str, Scores], ours: str) -> st
 
 def _group(name: str, scores: Scores, ours: str) -> Html:
     methods = list(next(iter(scores.values())))
-    means_NM = np.array([[np.mean(own[method]) for method in methods] for own in scores.values()])
+    means_NM = np.array([[np.mean(own[method]) for method in methods] for own in scores.values()], np.float64)
     ranks_NM = ranks(means_NM)
     mean_ranks = ranks_NM.mean(0).tolist()
     gap = critical_difference(len(methods), len(scores))
@@ -85,7 +85,7 @@ def _group(name: str, scores: Scores, ours: str) -> Html:
     )
 
 
-def _every(scores: Scores, methods: list[str], ranks_NM: np.ndarray) -> Html:
+def _every(scores: Scores, methods: list[str], ranks_NM: Floats) -> Html:
     rows: list[list[object]] = []
     for (name, own), places in zip(scores.items(), ranks_NM, strict=True):
         cells: list[object] = [name]
