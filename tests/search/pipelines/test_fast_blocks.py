@@ -37,6 +37,8 @@ def test_numbers(name: str) -> None:
         assert isinstance(pipeline, NumericPipeline)
         if name == "constant" and pipeline.discretiser == "spline":
             continue  # scikit-learn gives no finite numbers there
+        if pipeline.discretiser == "kmeans_bins" and pipeline.scaler == "quantile_uniform":
+            continue  # of values spread evenly, many divisions are as good
         values = input_of(column, pipeline)
         ours = fitted_block(pipeline, values[:FITTED], labels[:FITTED], values[FITTED:])
         with warnings.catch_warnings():

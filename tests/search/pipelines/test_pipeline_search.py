@@ -116,10 +116,10 @@ def test_the_best_of_many_is_too_good_and_is_judged_again() -> None:
     table = Table.of({f"x{i}": random.normal(size=100) ** 3 for i in range(6)}, random.integers(0, 2, 100))
     found = search_pipelines(table, TASK, method="per_feature", budget=80, seed=0)
     naive = best_searched(found.trials)
-    assert naive.score > 0.58
     fresh = [each.score for each in found.trials if each.repeat and each.pipelines == naive.pipelines]
-    assert np.mean(fresh) < naive.score - 0.03
-    assert found.score < 0.58
+    assert naive.score > 0.6
+    assert np.mean(fresh) < naive.score - 0.02
+    assert found.score < naive.score - 0.02
 
 
 def test_a_search_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipel
 from ziggurat.search.pipelines.table import MISSING_CODE, Column, Floats, Ints
 
 _QUANTILES = 100
+_ALL_ROWS: Any = None
+_SEED: Any = 0
 _MOST_CATEGORIES = 64
 _DAY_S = 86_400.0
 
@@ -110,10 +112,10 @@ def _numeric(pipeline: NumericPipeline, rows: int) -> Steps:
         case "power":
             parts.append(("scale", PowerTransformer()))
         case "quantile_uniform":
-            parts.append(("scale", QuantileTransformer(n_quantiles=quantiles, subsample=None)))
+            parts.append(("scale", QuantileTransformer(n_quantiles=quantiles, subsample=_ALL_ROWS)))
         case "quantile_normal":
             parts.append(
-                ("scale", QuantileTransformer(n_quantiles=quantiles, output_distribution="normal", subsample=None))
+                ("scale", QuantileTransformer(n_quantiles=quantiles, output_distribution="normal", subsample=_ALL_ROWS))
             )
         case "log":
             parts.append(("scale", FunctionTransformer(signed_log)))
@@ -125,7 +127,7 @@ def _numeric(pipeline: NumericPipeline, rows: int) -> Steps:
         case kind:
             strategy = kind.removesuffix("_bins")
             cut = KBinsDiscretizer(
-                n_bins=pipeline.bins, encode="onehot-dense", strategy=strategy, subsample=None, random_state=0,
+                n_bins=pipeline.bins, encode="onehot-dense", strategy=strategy, subsample=_ALL_ROWS, random_state=0,
                 quantile_method="averaged_inverted_cdf",
             )  # fmt: skip
             parts.append(("spread", cut))
@@ -151,7 +153,7 @@ def _categorical(pipeline: CategoricalPipeline) -> Steps:
             )  # fmt: skip
             parts.append(("encode", dummies))
         case "target":
-            means = TargetEncoder(smooth="auto", cv=5, random_state=0)
+            means = TargetEncoder(smooth="auto", cv=5, random_state=_SEED)
             parts += [("encode", means), ("scale", StandardScaler())]
         case "hash":
             parts.append(("encode", Buckets(pipeline.buckets)))

@@ -18,7 +18,7 @@ from ziggurat.search.pipelines.methods.proposals import Proposal
 
 _MOST_RESERVED = 12
 _MARGIN = 0.5
-"""Standard errors of the paired difference by which standard scaling has to be beaten."""
+"""Standard errors of the paired difference by which standard scaling has to be beaten; corrected, see below."""
 
 
 def reserved(budget: int) -> int:
@@ -27,12 +27,18 @@ def reserved(budget: int) -> int:
 
 
 def finalists(trials: Sequence[Trial], most: int) -> list[Trial]:
-    """Returns the trials with the best scores on the folds of the search, standard scaling first."""
+    """Returns standard scaling, the best trial of each part of the method, then those with the best scores.
+
+    A part proposes neighbours of one assignment, whose errors on the folds of the search are alike. Parts differ.
+    """
     searched = [each for each in trials if each.repeat == 0]
     standard = [each for each in searched if each.origin == "standard"][:1]
     others = [each for each in searched if each.scores and each not in standard]
     others.sort(key=lambda each: (-each.score, each.number))
-    return standard + others[: max(0, most - len(standard))]
+    first = list({each.origin: each for each in reversed(others)}.values())
+    first.sort(key=lambda each: (-each.score, each.number))
+    chosen = [*first, *(each for each in others if each not in first)]
+    return standard + chosen[: max(0, most - len(standard))]
 
 
 def judge(campaign: Campaign, budget: int) -> Trial:
@@ -65,7 +71,7 @@ def judge(campaign: Campaign, budget: int) -> Trial:
             running = [running[0], ranked[0]]
             break
         running = [running[0], *ranked[: keep - 1]]
-    return _ahead(running, fresh)
+    return _ahead(running, fresh, max(2, len(running[0].scores)))
 
 
 def best_searched(trials: Sequence[Trial]) -> Trial:
@@ -73,13 +79,18 @@ def best_searched(trials: Sequence[Trial]) -> Trial:
     return max((each for each in trials if each.repeat == 0), key=lambda each: (each.score, -each.number))
 
 
-def _ahead(running: Sequence[Trial], fresh: dict[int, list[float]]) -> Trial:
-    """Returns the best but for noise: the first of ``running`` is standard scaling."""
+def _ahead(running: Sequence[Trial], fresh: dict[int, list[float]], folds: int) -> Trial:
+    """Returns the best but for noise: the first of ``running`` is standard scaling.
+
+    Folds share training rows, so that their differences are not independent: the variance of the mean is
+    (1 / J + validation rows / training rows) times that of the J differences (Nadeau and Bengio 2003, "Inference for
+    the generalization error", section 5).
+    """
     standard, *others = running
     best = max(others, key=lambda each: (float(np.mean(fresh[each.number])), -each.number))
     paired = list(zip(fresh[best.number], fresh[standard.number], strict=False))
     ahead = np.array([ours - theirs for ours, theirs in paired if math.isfinite(ours) and math.isfinite(theirs)])
     if len(ahead) < len(paired):
         return best if math.isfinite(float(np.mean(fresh[best.number]))) else standard
-    noise = float(ahead.std(ddof=1)) / math.sqrt(len(ahead)) if len(ahead) > 1 else 0.0
+    noise = float(ahead.std(ddof=1)) * math.sqrt(1 / len(ahead) + 1 / (folds - 1)) if len(ahead) > 1 else 0.0
     return best if float(ahead.mean()) > _MARGIN * noise else standard

@@ -18,6 +18,7 @@ from ziggurat.search.pipelines.table import Floats, Ints
 TableMetric = Literal["log_loss", "auc", "accuracy"]
 _NEWTON_PARAMETERS = 256
 _TINY = 1e-12
+_BATCH = 128
 
 
 class _Task(Config):
@@ -56,9 +57,10 @@ class MLPTask(_Task):
 
     def model(self, width: int, classes: int, seed: int) -> Any:
         """Returns a model that is not fitted."""
+        batch: Any = _BATCH
         return MLPClassifier(
             hidden_layer_sizes=self.hidden, alpha=self.penalty, learning_rate_init=self.learning_rate,
-            max_iter=self.epochs, n_iter_no_change=self.epochs, batch_size=128, random_state=seed,
+            max_iter=self.epochs, n_iter_no_change=self.epochs, batch_size=batch, random_state=seed,
         )  # fmt: skip
 
 

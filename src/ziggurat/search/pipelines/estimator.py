@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_feature_names, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from ziggurat.search.pipelines.blocks import fitted_block, input_of
 from ziggurat.search.pipelines.clustering.config import PolicyConfig
@@ -66,13 +66,13 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
         folder: str | Path | None = None,
         random_state: int = 0,
     ) -> None:
-        self.method = method
+        self.method: MethodName = method
         self.budget = budget
         self.downstream = downstream
-        self.metric = metric
+        self.metric: TableMetric = metric
         self.folds = folds
         self.clusters = clusters
-        self.kinds = kinds
+        self.kinds: Mapping[str, Kind] | None = kinds
         self.hours = hours
         self.jobs = jobs
         self.folder = folder
@@ -148,7 +148,7 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
         if isinstance(X, pl.DataFrame) or _has_other_types(X):
             frame = X if isinstance(X, pl.DataFrame) else pl.from_pandas(X)
             if fitting:
-                _check_feature_names(self, X, reset=True)
+                self.feature_names_in_ = np.asarray(frame.columns, dtype=object)
                 self.n_features_in_ = frame.width
                 if y is None or len(y) != frame.height:
                     raise ValueError(f"X has {frame.height} rows; y must have as many")
@@ -157,13 +157,13 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
                 raise ValueError(f"X has the columns {frame.columns}; it was fitted with {names}")
         else:
             options: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "reset": fitting}
-            checked = validate_data(self, X, y, **options) if fitting else validate_data(self, X, **options)
+            checked: Any = validate_data(self, X, y, **options) if fitting else validate_data(self, X, **options)
             values = checked[0] if fitting else checked
             given = getattr(self, "feature_names_in_", None)
             names = [f"x{place}" for place in range(values.shape[1])] if given is None else [str(n) for n in given]
             frame = pl.DataFrame({name: values[:, place] for place, name in enumerate(names)})
         if fitting:
-            kinds = dict(self.kinds or {})
+            kinds: dict[str, Kind] = dict(self.kinds or {})
             return tuple(column_of(each, kinds.get(each.name) or kind_of(each), "X") for each in frame.get_columns())
         return tuple(_like(own, frame[own.name]) for own in self._table.columns)
 

@@ -20,7 +20,7 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.schema import label_column
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.manifest import ENCODERS
-from ziggurat.features.config import CategoricalFeature, NumericFeature
+from ziggurat.features.config import CategoricalFeature, IdFeature, NumericFeature
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.transform import Transform
 from ziggurat.search.pipelines.evaluation import AnyPipeline
@@ -47,7 +47,7 @@ def searched_features(experiment: Experiment) -> list[NumericFeature | Categoric
         )
     if experiment.data.negatives is not None:
         raise ConfigError("data.negatives: a search of pipelines needs a log with negatives", "leave it out")
-    tables = [each.table_name for each in experiment.features if hasattr(each, "table_name")]
+    tables = [each.table_name for each in experiment.features if isinstance(each, IdFeature)]
     found = [
         each
         for each in experiment.features
@@ -148,9 +148,9 @@ def with_pipelines(experiment: Experiment, pipelines: Mapping[str, AnyPipeline],
             features += features_of(each, pipeline, numbers=numbers)
         else:
             features.append(each.model_dump(mode="json"))
-    values = {**experiment.model_dump(mode="json"), "name": name, "features": features}
-    kept = {str(each["name"]) for each in features if each["kind"] not in {"numeric", "encoded"}}
-    slices = [each for each in values["evaluation"].get("slices") or [] if each in kept]
+    values: dict[str, Any] = {**experiment.model_dump(mode="json"), "name": name, "features": features}
+    tables = {str(each["name"]) for each in features if each["kind"] not in {"numeric", "encoded"}}
+    slices = [each for each in experiment.evaluation.slices if each in tables]
     values["evaluation"] = {**values["evaluation"], "slices": slices}
     return parse_config(Experiment, values, "search pipelines")
 

@@ -7,6 +7,7 @@ transformer that it stands for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +114,8 @@ def _power(train: Floats) -> Function:
         variance = yeo_johnson(train, power).var()
         return np.inf if not variance > 0 else 0.5 * rows * np.log(variance) - (power - 1) * logs
 
-    power = float(brent(loss, brack=(-2.0, 2.0)))
+    found: Any = brent(loss, brack=(-2.0, 2.0))
+    power = float(found)
     scale = _standard(yeo_johnson(train, power))
     return lambda values: scale(yeo_johnson(values, power))
 

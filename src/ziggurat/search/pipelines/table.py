@@ -119,7 +119,7 @@ class Table:
         codes, classes = codes_of(_series(labels))
         if (codes < 0).any():
             raise ConfigError(f"{name}: {int((codes < 0).sum()):,} labels are missing", "leave those rows out")
-        given = dict(kinds or {})
+        given: dict[str, Kind] = dict(kinds or {})
         unknown = set(given) - set(frame.columns)
         if unknown:
             raise ConfigError(f"{name}: kinds names {sorted(unknown)[0]!r}, which is no column", shorten(frame.columns))

@@ -8,6 +8,8 @@ Shapes: D columns, K descriptors, C clusters, L = 16 the width of a code.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -96,11 +98,17 @@ def entropy(q_DC: Tensor) -> Tensor:
     return -(q_DC * q_DC.log()).sum(dim=1).mean()
 
 
+def clustering(clusters: int, seed: int) -> KMeans:
+    """Returns k-means that is not fitted, the best of ten starts."""
+    starts: Any = 10
+    return KMeans(clusters, n_init=starts, random_state=seed)
+
+
 def centres_of(points: Floats, clusters: int, seed: int) -> Floats:
     """Returns (C, L) centres of k-means; where there are fewer distinct points, the rest lie beside them."""
     distinct = np.unique(points, axis=0)
     found = min(clusters, len(distinct))
-    centres = KMeans(found, n_init=10, random_state=seed).fit(points).cluster_centers_
+    centres = clustering(found, seed).fit(points).cluster_centers_
     missing = clusters - found
     if missing:
         noise = np.random.default_rng(seed).normal(scale=0.1, size=(missing, points.shape[1]))

@@ -2,11 +2,12 @@
 
 Four parts share the budget, and each trial says which one proposed it:
 
-1. ``warm``: standard scaling and a few pipelines that all columns share.
+1. ``warm``: standard scaling and a few pipelines that all columns share, every other one by the screen.
 2. ``screened``: the pipelines that a cheap look at each column by itself prefers, for every column or every cluster.
 3. ``episode``: the policy draws a cluster for each column; N assignments give some clusters a pipeline drawn for them,
    and leave the other columns as they are in the best assignment so far. The best score of the N is the reward.
-4. ``improved``: one cluster or one column of the best is changed at a time; what helped is tried together.
+4. ``improved``: all columns of a kind, one cluster or one column of the best are changed at a time; what helped is
+   tried together.
 
 Part 3 is the specification's method, but for starting from the best so far and for drawing half of the pipelines by
 what the screen says of the cluster. The other parts are ours.
@@ -27,23 +28,22 @@ from ziggurat.search.pipelines.methods.screen import Screen
 from ziggurat.search.pipelines.pipeline import (
     STANDARD,
     CategoricalPipeline,
+    Encoder,
     Kind,
     NumericPipeline,
+    TimeEncoder,
     TimePipeline,
     possible,
 )
 from ziggurat.search.pipelines.table import Column, Ints, Table
 
-_WARM: tuple[tuple[NumericPipeline, CategoricalPipeline, TimePipeline], ...] = tuple(
-    (numeric, CategoricalPipeline(encoder=encoder), TimePipeline(encoder=time))
-    for numeric, encoder, time in (
-        (NumericPipeline(scaler="power"), "target", "cyclic_and_age"),
-        (NumericPipeline(scaler="none", discretiser="spline"), "one_hot", "cyclic_and_age"),
-        (NumericPipeline(scaler="quantile_normal"), "one_hot", "cyclic"),
-        (NumericPipeline(scaler="none", discretiser="quantile_bins"), "target", "age"),
-        (NumericPipeline(scaler="power", discretiser="spline"), "target", "cyclic"),
-        (NumericPipeline(scaler="min_max"), "hash", "cyclic"),
-    )
+_WARM: tuple[tuple[NumericPipeline, Encoder, TimeEncoder], ...] = (
+    (NumericPipeline(scaler="power"), "target", "cyclic_and_age"),
+    (NumericPipeline(scaler="none", discretiser="spline"), "one_hot", "cyclic_and_age"),
+    (NumericPipeline(scaler="quantile_normal"), "one_hot", "cyclic"),
+    (NumericPipeline(scaler="none", discretiser="quantile_bins"), "target", "age"),
+    (NumericPipeline(scaler="power", discretiser="spline"), "target", "cyclic"),
+    (NumericPipeline(scaler="min_max"), "hash", "cyclic"),
 )
 _WARM_SHARE, _EPISODE_SHARE = 0.15, 0.5
 _FEWEST_PIPELINES, _FEWEST_EPISODES = 3, 10
@@ -112,10 +112,20 @@ class _Search:
 
     def _warm(self) -> list[Proposal]:
         made: list[Proposal] = []
-        for three in _WARM:
-            of_kind: dict[Kind, AnyPipeline] = {each.kind: each for each in three}
+        for numeric, encoder, time in _WARM:
+            category, moment = CategoricalPipeline(encoder=encoder), TimePipeline(encoder=time)
+            of_kind: dict[Kind, AnyPipeline] = {"numeric": numeric, "categorical": category, "time": moment}
             made.append(Proposal("warm", {each.name: of_kind[each.kind] for each in self.table.columns}))
-        return made
+        kinds = self._kinds()
+        ranked = {members[0].kind: self.screen.ranked(members, self._options(members))[1] for members in kinds}
+        for rank in range(len(_WARM)):
+            of_kind = {kind: options[min(rank, len(options) - 1)] for kind, options in ranked.items()}
+            made.append(Proposal("warm", {each.name: of_kind[each.kind] for each in self.table.columns}))
+        return [each for pair in zip(made[: len(_WARM)], made[len(_WARM) :], strict=True) for each in pair]
+
+    def _kinds(self) -> list[list[Column]]:
+        """Returns the columns of each kind."""
+        return self._groups(np.zeros(len(self.table.columns), np.int64))
 
     def _screened(self) -> list[Proposal]:
         """Returns the best of the screen for every column, for every cluster, and for columns where it gains most."""
@@ -179,8 +189,10 @@ class _Search:
     def _improve(self) -> Generator[list[Proposal], list[float], None]:
         """Changes some clusters and columns of the best, each by itself, then together what helped."""
         groups = self._groups(self.policy.likeliest())
-        single = [[each] for each in self.table.columns if len(self.table.columns) > len(groups)]
-        members = groups + single
+        single = [[each] for each in self.table.columns]
+        members = list(
+            {tuple(each.name for each in some): some for some in (*self._kinds(), *groups, *single)}.values()
+        )
         picked = self.random.permutation(len(members))[:_AT_ONCE]
         changes: list[dict[str, AnyPipeline]] = []
         for place in picked:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 from ziggurat.search.pipelines.clustering.descriptors import DESCRIPTORS, describe, standardised
-from ziggurat.search.pipelines.clustering.network import plane
+from ziggurat.search.pipelines.clustering.network import clustering, plane
 from ziggurat.search.pipelines.methods.proposals import Notes, Proposal, Proposals, drawn, standard
+from ziggurat.search.pipelines.pipeline import Kind
 from ziggurat.search.pipelines.table import Ints, Table
 
 
@@ -24,12 +24,12 @@ def kmeans(table: Table, rows: Ints, seed: int, batch: int, clusters: int, notes
     """
     descriptors = standardised(describe(table, rows))
     found = min(clusters, len(np.unique(descriptors, axis=0)))
-    numbers = KMeans(found, n_init=10, random_state=seed).fit_predict(descriptors)
+    numbers = clustering(found, seed).fit_predict(descriptors)
     notes.descriptors, notes.descriptor_names, notes.coordinates = descriptors, DESCRIPTORS, plane(descriptors)
     notes.clusters = {each.name: int(number) for each, number in zip(table.columns, numbers, strict=True)}
     random = np.random.default_rng([seed, 5])
     yield [standard(table)]
-    groups = {(notes.clusters[each.name], each.kind): False for each in table.columns}
+    groups: dict[tuple[int, Kind], bool] = {(notes.clusters[each.name], each.kind): False for each in table.columns}
     for each in table.columns:
         groups[notes.clusters[each.name], each.kind] |= each.has_missing
     while True:
