@@ -16,7 +16,6 @@ from ziggurat.search.pipelines import drawings
 from ziggurat.search.pipelines.found import FoundPipelines, Trial
 from ziggurat.search.pipelines.pipeline import Discretiser, NumericPipeline, Scaler, title, why_masked
 
-PAGE_FILE = "search.html"
 _SHOWN = 50
 """The evaluations that are listed; of more, the best ones and all that failed."""
 _KEPT_SIGNS = {"log_loss": "minus the log-loss"}
