@@ -10,6 +10,7 @@ that several sessions can finish a run.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,7 +22,7 @@ from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.quality.tabular import ctr
 from bench.quality.tabular.figures import Outcomes, lines, log_figures, model_figures, points
 from bench.quality.tabular.labelled import ROWS, TEST_SHARE, labelled
-from bench.quality.tabular.measured import BUDGETS, FOLDS, OURS, TASKS, Outcome, compared, measured, one_thread
+from bench.quality.tabular.measured import BUDGETS, FOLDS, OURS, TASKS, Outcome, begin, compared, measured
 from bench.quality.tabular.others import drawn
 from bench.quality.tabular.sets import LOGS, TABLES
 from bench.resumable_cases import ResumableCases, kept_in_repository
@@ -61,7 +62,8 @@ def _all(context: Context, cases: ResumableCases, wanted: Sequence[Case]) -> Non
     folder = context.cache / "tabular"
     for table in TABLES if missing else ():  # fetched here, so that no two processes do
         table.load(folder, context.data)
-    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("forkserver"), initializer=one_thread) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(PROCESSES, spawn, initializer=begin, initargs=(os.getpid(),)) as pool:
         try:
             started = {pool.submit(_outcome, case, folder, context.data): case for case in missing}
             for number, done in enumerate(as_completed(started), 1):

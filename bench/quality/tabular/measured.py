@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,10 +54,17 @@ def measured(name: str, model: str, seed: int, folder: Path, data: Path | None) 
     return compared(table, TASKS[model], BUDGETS[model], seed)
 
 
-def one_thread() -> None:
-    """Leaves this process one thread, as cases are measured beside each other."""
+def begin(parent: int) -> None:
+    """Leaves this process one thread, as cases are measured beside each other; it ends when its parent is gone."""
     torch.set_num_threads(1)
     threadpool_limits(1)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def compared(
