@@ -118,7 +118,7 @@ def test_a_server_predicts_and_ranks_with_the_same_bits(ensemble: Path, tmp_path
         found = server.client.post("/v1/predict", json={"rows": rows}).json()
         for number, name in enumerate(NAMES):
             np.testing.assert_array_equal(np.float32(found["predictions"][name]), expected[:, number])
-        for shared in (["user", "age", "history", "seen"], ["item"]):
+        for shared in (["user", "age", "price", "history", "seen"], ["item"]):
             first = {name: rows[0][name] for name in shared}
             candidates = [{name: value for name, value in row.items() if name not in shared} for row in rows]
             found = server.client.post("/v1/rank", json={"context": first, "candidates": candidates}).json()

@@ -61,7 +61,7 @@ def encoded(found: CategoryMap, values: Any, folds: Any = None) -> np.ndarray[An
     array = pa.array(list(values))
     rows = found.rows_of(array.dictionary_encode().dictionary)
     codes = array.dictionary_encode().indices.fill_null(len(rows) - 1).to_numpy(zero_copy_only=False)
-    return found.apply(rows[codes], folds)
+    return np.stack([found.apply(index, rows[codes], folds) for index in range(found.numbers_RN.shape[1])], axis=1)
 
 
 @pytest.mark.parametrize("labels", [CLICKS, AMOUNTS], ids=["clicks", "amounts"])

@@ -109,7 +109,7 @@ def test_training_rows_have_the_mean_of_other_folds_and_others_that_of_all(tmp_p
 
 EVERY: list[dict[str, Any]] = [
     {"name": "rate", "column": "city", "kind": "encoded", "encoding": TARGET, "transforms": [{"name": "power"}]},
-    {"name": "hot", "column": "city", "kind": "encoded", "encoding": {"name": "one_hot", "categories": 4}},
+    {"name": "hot", "column": "city", "kind": "encoded", "encoding": {"name": "one_hot", "categories": 30}},
     {"name": "hashed", "column": "city", "kind": "encoded", "encoding": {"name": "hash", "buckets": 3}},
     {"name": "place", "column": "city", "kind": "encoded", "encoding": {"name": "ordinal"}, "missing": "most_frequent"},
     {"name": "curve", "column": "price", "kind": "numeric", "transforms": [{"name": "log"}, {"name": "spline"}]},
@@ -126,7 +126,7 @@ def test_the_dataset_equals_the_transform_but_for_target_means_of_training_rows(
     transform = Transform.load(tmp_path / "copy")
     schema = transform.raw_schema()
     assert Dataset(folder).schema == transform.schema
-    assert len(transform.schema.dense) == 1 + 6 + 4 + 1 + 7 + 1 + 1
+    assert len(transform.schema.dense) == 1 + 32 + 4 + 1 + 7 + 1 + 1
     whole = transform.apply(block(schema, **{name: log[name] for name in schema.names})).batch
     few = transform.apply(block(schema, **{name: log[name][7:9] for name in schema.names})).batch
     assert few.equals(whole.slice(7, 2))

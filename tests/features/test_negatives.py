@@ -96,6 +96,25 @@ def test_a_negative_has_the_columns_of_its_own_item(tmp_path: Path) -> None:
         assert row["price"] == pytest.approx(0.0 if item % 5 == 0 else item * 1.5)
 
 
+def test_inputs_that_are_made_of_an_items_columns_are_those_of_its_own(tmp_path: Path) -> None:
+    columns = log()
+    write_csv(tmp_path / "log.csv", {**columns, "released": [86_400 * (each % 20) for each in columns["item"]]})
+    born = {"name": "born", "kind": "time", "column": "released", "part": "day", "format": "seconds"}
+    place = {"name": "place", "kind": "encoded", "column": "genre", "type": "integer", "encoding": {"name": "ordinal"}}
+    negatives = {**NEGATIVES, "item_columns": ["genre", "released"]}
+    parsed = experiment(
+        [*FEATURES[:2], born, place],
+        folder=str(tmp_path),
+        labels=[{"name": "played", "observed": True}],
+        negatives=negatives,
+    )
+    rows = rows_of(prepare(parsed.data, parsed.features, tmp_path / "prepared"), "train").to_pylist()
+    assert {row[label_column("played")] for row in rows} == {0.0, 1.0}
+    for row in rows:
+        assert row["born_sin"] == pytest.approx(np.sin(2 * np.pi * (row["item"] % 20) / 31), abs=1e-6)
+        assert row["place"] == row["item"] % 7
+
+
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others(tmp_path: Path) -> None:
     write_csv(tmp_path / "log.csv", log())
     first, again, other = (

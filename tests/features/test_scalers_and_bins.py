@@ -158,6 +158,16 @@ def test_a_column_without_spread_is_shifted() -> None:
     assert chain(constant, {"name": "max_abs"}).apply(np.array([4.0, 8.0])).tolist() == [1.0, 2.0]
 
 
+def test_ends_are_those_of_all_rows_also_after_other_steps() -> None:
+    """The sample lacks the least and the greatest value, and has a missing one."""
+    exact = Moments.of(np.array([-3.0, 1.0, 2.0, NAN, 15.0]))
+    configs = parse_config(_Holder, {"steps": [{"name": "fill", "value": 20}, {"name": "log"}, {"name": "min_max"}]})
+    fitted = NumericChain.fit(configs.steps, NumericSample(np.array([1.0, NAN, 2.0]), exact))
+    np.testing.assert_allclose(fitted.apply(np.array([-3.0, NAN, 20.0])), [0.0, 1.0, 1.0], rtol=1e-6)
+    whole = NumericChain.fit(configs.steps, NumericSample(np.array([1.0, 2.0]), Moments.of(np.array([1.0, 2.0, 15.0]))))
+    np.testing.assert_allclose(whole.apply(np.array([1.0, 15.0])), [0.0, 1.0], atol=1e-7)
+
+
 def test_numbers_of_a_spline_sum_to_one_everywhere() -> None:
     for values in (*COLUMNS.values(), EDGES["constant"], EDGES["mostly zero"]):
         total = sum(

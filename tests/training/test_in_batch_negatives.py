@@ -28,6 +28,9 @@ NEGATIVES = {
 def experiment(make_experiment: MakeExperiment, tmp_path: Path) -> Experiment:
     """An experiment with in-batch negatives, whose dataset is prepared in the folder ``prepared``."""
     made = make_experiment(data__negatives=NEGATIVES, training__epochs=2)
+    numbers = {"name": "place", "column": "item", "kind": "encoded", "type": "integer", "encoding": {"name": "ordinal"}}
+    values = json.loads(made.model_dump_json(by_alias=True))
+    made = Experiment.model_validate({**values, "features": [*values["features"], numbers]})
     ziggurat.prepare(made, tmp_path / "prepared")
     return made
 
@@ -60,7 +63,7 @@ def test_a_negative_is_its_positive_with_the_item_of_another_row(experiment: Exp
         for row in rows_of(batch, dataset)
         if row["label"] == [1.0]
     }
-    of_items, silent, told = ("item", "age", "tags"), 0, 0
+    of_items, silent, told = ("item", "age", "tags", "place"), 0, 0
     for (small, at), (large, cursor) in zip(plain.epoch(Cursor()), ours.epoch(Cursor()), strict=True):
         assert cursor == at
         large.validate(dataset.schema)

@@ -34,7 +34,7 @@ from ziggurat.features.encoders.category_numbers import CategoryMap
 from ziggurat.features.encoders.checks import checked_rows, encode_values, encoder_label
 from ziggurat.features.encoders.encoder import Encoder
 from ziggurat.features.encoders.files import save_encoder
-from ziggurat.features.inputs.categories import category_columns, encoded_features
+from ziggurat.features.inputs.categories import category_columns
 from ziggurat.features.inputs.of_features import inputs_of, with_derived_columns
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation_plan import dataset_settings
@@ -86,7 +86,6 @@ class Transform:
         self.encoders = dict(encoders)
         self.labels = dict(labels)
         self.categories = dict(categories)
-        self._encoded = encoded_features(features)
         self._tables = resolve_tables(features)
         self._labels = {table: encoder_label(table, encoding.encoder) for table, encoding in self._tables.items()}
         self._rows = {table: checked_rows(encoder, self._labels[table]) for table, encoder in encoders.items()}
@@ -116,7 +115,7 @@ class Transform:
         checked = check_rows(block, self.targets if labelled else None, self._tables)
         raw_columns = with_derived_columns(checked.table, self.inputs)
         places_B = places_B if places_B is not None and len(places_B) == len(checked.rows) else None
-        of_categories = category_columns(raw_columns, self._encoded, self.categories, places_B)
+        of_categories = category_columns(raw_columns, self.inputs, self.categories, places_B)
         encoded: dict[str, tuple[pa.Array, Codes]] = {}
         columns: dict[str, pa.Array] = {}
         for feature in self.inputs:
@@ -145,7 +144,6 @@ class Transform:
         found = copy.copy(self)
         found.features = tuple(feature for feature in self.features if feature.name in features)
         found.inputs = inputs_of(found.features)
-        found._encoded = encoded_features(found.features)
         names = {each.name for each in found.inputs}
         kept = {
             name: replace(table, features=tuple(each for each in table.features if each.name in names))

@@ -126,6 +126,6 @@ def test_drawn_clusters_have_their_probabilities() -> None:
     network_seeds = [ClusteringNetwork(4, 3, seed).centres_CL[0, 0].item() for seed in (0, 0, 1)]
     assert network_seeds[0] == network_seeds[1] != network_seeds[2]
     policy = ClusterPolicy(np.random.default_rng(1).normal(size=(3, 4)), PolicyConfig(pretraining=0), seed=2)
-    drawn = np.array([policy.draw() for _ in range(3000)])
+    drawn = np.array([policy.draw() for _ in range(600)])
     shares = np.stack([(drawn == each).mean(axis=0) for each in range(3)], axis=1)
-    np.testing.assert_allclose(shares, policy.probabilities(), atol=0.04)
+    np.testing.assert_allclose(shares, policy.probabilities(), atol=0.08)

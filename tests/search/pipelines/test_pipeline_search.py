@@ -57,8 +57,8 @@ def same(left: FoundPipelines, right: FoundPipelines) -> bool:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_keeps_to_the_budget_and_begins_with_standard_scaling(method: str) -> None:
-    found = search_pipelines(TABLE, TASK, method=method, budget=24, seed=1)  # pyright: ignore[reportArgumentType]
-    assert found.evaluations == len(found.trials) == (1 if method == "standard" else 24)
+    found = search_pipelines(TABLE, TASK, method=method, budget=14, seed=1)  # pyright: ignore[reportArgumentType]
+    assert found.evaluations == len(found.trials) == (1 if method == "standard" else 14)
     assert found.trials[0].origin == "standard"
     keys = {(str(each.pipelines), each.repeat) for each in found.trials}
     assert len(keys) == len(found.trials)
@@ -66,7 +66,7 @@ def test_every_method_keeps_to_the_budget_and_begins_with_standard_scaling(metho
 
 
 def test_learnt_clusters_find_the_curve() -> None:
-    found = search_pipelines(TABLE, TASK, method="cluster", budget=60, seed=0)
+    found = search_pipelines(TABLE, TASK, method="cluster", budget=40, seed=0)
     assert found.score > found.standard + 0.05
     curved = found.pipelines["curved"]
     assert isinstance(curved, NumericPipeline)
@@ -112,14 +112,15 @@ def test_a_planted_leak_is_not_used() -> None:
 
 
 def test_the_best_of_many_is_too_good_and_is_judged_again() -> None:
-    random = np.random.default_rng(5)
-    table = Table.of({f"x{i}": random.normal(size=100) ** 3 for i in range(6)}, random.integers(0, 2, 100))
-    found = search_pipelines(table, TASK, method="per_feature", budget=80, seed=0)
+    random = np.random.default_rng(1)
+    table = Table.of({f"x{i}": random.normal(size=100) ** 3 for i in range(4)}, random.integers(0, 2, 100))
+    found = search_pipelines(table, TASK, method="per_feature", budget=60, seed=0)
     naive = best_searched(found.trials)
     fresh = [each.score for each in found.trials if each.repeat and each.pipelines == naive.pipelines]
-    assert naive.score > 0.6
-    assert np.mean(fresh) < naive.score - 0.02
-    assert found.score < naive.score - 0.02
+    assert naive.score > 0.6  # of labels that nothing tells
+    assert np.mean(fresh) < 0.5
+    assert found.pipelines == found.trials[0].pipelines  # standard scaling
+    assert found.score == found.standard < 0.55
 
 
 def test_a_search_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -127,30 +128,30 @@ def test_a_search_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path) -> No
     policy = PolicyConfig(pretraining=20)
     script = (
         "from pathlib import Path; from tests.search.pipelines.test_pipeline_search import *\n"
-        f"search_pipelines(TABLE, TASK, budget=40, folder=Path({str(folder)!r}), policy=PolicyConfig(pretraining=20))"
+        f"search_pipelines(TABLE, TASK, budget=26, folder=Path({str(folder)!r}), policy=PolicyConfig(pretraining=20))"
     )
     with subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[3]) as process:
         lines = folder / RECORDS_FILE
-        while process.poll() is None and not (lines.exists() and lines.read_bytes().count(b"\n") >= 15):
+        while process.poll() is None and not (lines.exists() and lines.read_bytes().count(b"\n") >= 10):
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     done = lines.read_bytes().count(b"\n")
-    assert 15 <= done < 40
+    assert 10 <= done < 26
     lines.write_bytes(lines.read_bytes() + b'{"key": "torn')
-    resumed = search_pipelines(TABLE, TASK, budget=40, folder=folder, policy=policy)
-    whole = search_pipelines(TABLE, TASK, budget=40, policy=policy)
+    resumed = search_pipelines(TABLE, TASK, budget=26, folder=folder, policy=policy)
+    whole = search_pipelines(TABLE, TASK, budget=26, policy=policy)
     assert same(resumed, whole)
-    assert lines.read_bytes().count(b"\n") == 40
+    assert lines.read_bytes().count(b"\n") == 26
     with pytest.raises(RunFolderError, match="another seed"):
-        search_pipelines(TABLE, TASK, budget=40, folder=folder, seed=1, policy=policy)
+        search_pipelines(TABLE, TASK, budget=26, folder=folder, seed=1, policy=policy)
     lines.write_bytes(lines.read_bytes().replace(b"random", b"rondam", 1).replace(b"warm", b"worm", 1))
     with pytest.raises(RunFolderError, match="line"):
-        search_pipelines(TABLE, TASK, budget=40, folder=folder, policy=policy)
+        search_pipelines(TABLE, TASK, budget=26, folder=folder, policy=policy)
 
 
 def test_several_processes_find_the_same() -> None:
-    alone = search_pipelines(TABLE, TASK, method="shared", budget=12)
-    assert same(search_pipelines(TABLE, TASK, method="shared", budget=12, jobs=2), alone)
+    alone = search_pipelines(TABLE, TASK, method="shared", budget=10)
+    assert same(search_pipelines(TABLE, TASK, method="shared", budget=10, jobs=2), alone)
 
 
 def test_a_time_limit_keeps_what_was_evaluated() -> None:

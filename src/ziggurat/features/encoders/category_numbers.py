@@ -169,18 +169,18 @@ class CategoryMap:
         """Returns rows by code: those of distinct values (n,), then that of a missing one, (n + 1,)."""
         return np.append(self.encoder.transform(values), self.missing_row)
 
-    def apply(self, rows_B: Ids, folds_B: Ids | None = None) -> Numbers:
-        """Returns the numbers (B, N) of some rows of the log.
+    def apply(self, index: int, rows_B: Ids, folds_B: Ids | None = None) -> Numbers:
+        """Returns one of the numbers of some rows of the log, (B,).
 
         Args:
+            index: which number, counted from 0.
             rows_B: the row of each one's id.
             folds_B: the fold of each one, -1 for one that is no training row; None: none is.
         """
-        numbers_BN = self.numbers_RN[rows_B]
+        numbers_B = self.numbers_RN[rows_B, index]
         if folds_B is None or self.folds_KR is None:
-            return numbers_BN
-        of_others_B = self.folds_KR[np.maximum(folds_B, 0), rows_B]
-        return np.where(folds_B[:, None] >= 0, of_others_B[:, None], numbers_BN)
+            return numbers_B
+        return np.where(folds_B >= 0, self.folds_KR[np.maximum(folds_B, 0), rows_B], numbers_B)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Returns the values for JSON and the arrays that :meth:`from_state` restores it from."""

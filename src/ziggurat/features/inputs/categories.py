@@ -18,6 +18,7 @@ from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.features.columns import encode_column
 from ziggurat.features.config import DataConfig, EncodedFeature, FeatureConfig, InputFeature, NumericFeature
 from ziggurat.features.encoders.category_numbers import CategoryMap, TargetEncoding, folds_of
+from ziggurat.features.encoders.encoder import Ids
 from ziggurat.features.labels import LabelConfig
 from ziggurat.features.negatives_config import InBatchNegatives
 
@@ -95,7 +96,7 @@ def check_target_labels(features: Sequence[FeatureConfig], data: DataConfig) -> 
 
 def category_columns(
     table: pa.Table,
-    features: Sequence[EncodedFeature],
+    features: Sequence[InputFeature],
     maps: Mapping[str, CategoryMap],
     places_B: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, npt.NDArray[np.float64]]:
@@ -103,18 +104,22 @@ def category_columns(
 
     Args:
         table: raw columns.
-        features: the encoded features.
-        maps: the fitted map of each.
+        features: the inputs of the model.
+        maps: the fitted map of each encoded feature.
         places_B: the places of training rows among all usable rows of the log, -1 for other rows; None: no training
             row is among them.
     """
     found: dict[str, npt.NDArray[np.float64]] = {}
-    for feature in features:
-        fitted = maps[feature.name]
-        values, codes = encode_column(table.column(feature.source_column))
-        rows_B = fitted.rows_of(values)[codes.codes]
-        numbers_BN = fitted.apply(rows_B, training_folds(feature, places_B))
-        found |= {each.source_column: numbers_BN[:, each.index] for each in category_inputs(feature)}
+    known: dict[str, tuple[Ids, Ids | None]] = {}
+    for number in features:
+        if not isinstance(number, CategoryNumber):
+            continue
+        feature = number.origin
+        if feature.name not in known:
+            values, codes = encode_column(table.column(feature.source_column))
+            rows_B = maps[feature.name].rows_of(values)[codes.codes]
+            known[feature.name] = rows_B, training_folds(feature, places_B)
+        found[number.source_column] = maps[feature.name].apply(number.index, *known[feature.name])
     return found
 
 

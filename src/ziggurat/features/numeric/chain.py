@@ -85,7 +85,7 @@ class NumericChain:
             steps.append(step)
             transformed = step.apply(sample.values)
             unchanged = sample.exact is not None and isinstance(step, Fill) and sample.exact.missing == 0
-            sample = NumericSample(transformed, sample.exact if unchanged else None)
+            sample = NumericSample(transformed, sample.exact if unchanged else None, _moved(sample, step))
         return cls(tuple(steps), implicit)
 
     @property
@@ -124,6 +124,16 @@ class NumericChain:
         check_version("numeric feature", values.get("version"), CHAIN_VERSION)
         stored = declared(_Stored, values, "numeric feature", DAMAGED)
         return cls(tuple(map(_step, stored.steps)), stored.implicit_fill)
+
+
+def _moved(sample: NumericSample, step: Step) -> tuple[float, float] | None:
+    """Returns the least and the greatest training value after a step; all steps keep the order of values."""
+    if (sample.exact is None and sample.limits is None) or sample.ends is None or isinstance(step, MissingFlag):
+        return None
+    missing = [np.nan] if np.isnan(sample.values).any() else []
+    ends = step.apply(np.array([*sample.ends, *missing]))
+    present = ends[~np.isnan(ends)]
+    return (float(present.min()), float(present.max())) if np.isfinite(present).all() else None
 
 
 @dataclass(frozen=True, slots=True)

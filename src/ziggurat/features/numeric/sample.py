@@ -19,10 +19,12 @@ class NumericSample:
     Attributes:
         values: a sample of the training values as the previous steps have transformed them, NaN for missing.
         exact: moments of *all* training values; None once a previous step has changed the values.
+        limits: the least and the greatest of *all* training values, which previous steps have moved; None if unknown.
     """
 
     values: Values
     exact: Moments | None = None
+    limits: tuple[float, float] | None = None
 
     @property
     def present(self) -> Values:
@@ -39,5 +41,7 @@ class NumericSample:
         the sample; None without any."""
         if self.exact is not None and np.isfinite(self.exact.min) and np.isfinite(self.exact.max):
             return self.exact.min, self.exact.max
+        if self.limits is not None:
+            return self.limits
         finite = self.finite
         return (float(finite.min()), float(finite.max())) if len(finite) else None

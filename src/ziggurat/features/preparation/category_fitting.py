@@ -173,4 +173,4 @@ class PartsWithCategories(StagedParts):
         codes_B = self.codes(part, feature.source_column).codes
         rows_B = self._fitted.rows[feature.name].read(part)[codes_B].astype(np.int64)
         places_B = np.where(self._assignments[part] == TRAIN, places(self._plan, self, part), -1)
-        return self._fitted.maps[feature.name].apply(rows_B, training_folds(feature, places_B))[:, number.index]
+        return self._fitted.maps[feature.name].apply(number.index, rows_B, training_folds(feature, places_B))

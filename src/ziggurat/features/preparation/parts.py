@@ -28,7 +28,7 @@ KEY_COLUMN = "@key"
 USER_COLUMN, ITEM_COLUMN = "@user", "@item"
 """Keys of user and item, int64, if negatives are sampled."""
 PLACE_COLUMN = "@place"
-"""Of rows with sampled negatives among them, int64: each one's place in the log; a negative has that of its positive."""
+"""Of rows with sampled negatives among them, int64: places in the log; a negative has that of its positive."""
 
 
 @dataclass(frozen=True, slots=True)

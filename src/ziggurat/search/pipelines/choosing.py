@@ -1,8 +1,9 @@
 """Which of the evaluated pipelines is returned: the few best are judged again, on folds that did not choose them.
 
 The best of many scores on the same folds is too good, and the more so the more were tried. Here the best few of a
-search, and standard scaling, get fresh divisions of the rows into folds. The best on these is returned if it is ahead
-of standard scaling there by more than the noise of the difference, and standard scaling otherwise.
+search, and standard scaling, get fresh divisions of the rows into folds. Standard scaling is returned unless another is
+ahead of it there by more than the noise of the difference, and pipelines that columns share unless others are ahead of
+those: of what is as good, the simplest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from ziggurat.search.pipelines.campaign import Campaign
 from ziggurat.search.pipelines.found import Trial
 from ziggurat.search.pipelines.methods.proposals import Proposal
+from ziggurat.search.pipelines.pipeline import Kind
 
 _MOST_RESERVED = 12
 _MARGIN = 0.5
@@ -22,8 +24,8 @@ _MARGIN = 0.5
 
 
 def reserved(budget: int) -> int:
-    """Returns how many evaluations of a budget judge finalists: a quarter, at most twelve; none below eight."""
-    return min(_MOST_RESERVED, budget // 4) if budget >= 8 else 0
+    """Returns how many evaluations of a budget judge finalists: a quarter, even, at most twelve; none below eight."""
+    return min(_MOST_RESERVED, budget // 8 * 2)
 
 
 def finalists(trials: Sequence[Trial], most: int) -> list[Trial]:
@@ -71,7 +73,7 @@ def judge(campaign: Campaign, budget: int) -> Trial:
             running = [running[0], ranked[0]]
             break
         running = [running[0], *ranked[: keep - 1]]
-    return _ahead(running, fresh, max(2, len(running[0].scores)))
+    return _ahead(running, fresh, {each.name: each.kind for each in campaign.table.columns})
 
 
 def best_searched(trials: Sequence[Trial]) -> Trial:
@@ -79,18 +81,36 @@ def best_searched(trials: Sequence[Trial]) -> Trial:
     return max((each for each in trials if each.repeat == 0), key=lambda each: (each.score, -each.number))
 
 
-def _ahead(running: Sequence[Trial], fresh: dict[int, list[float]], folds: int) -> Trial:
-    """Returns the best but for noise: the first of ``running`` is standard scaling.
+def _ahead(running: Sequence[Trial], fresh: dict[int, list[float]], kinds: dict[str, Kind]) -> Trial:
+    """Returns the best but for noise: standard scaling, then what columns of a kind share, then all others.
+
+    Each has to be ahead of what was chosen before it by :data:`_MARGIN` standard errors.
+    """
+    chosen, *others = running  # the first is standard scaling
+    shared = [
+        each
+        for each in others
+        if len({(kinds[name], pipe) for name, pipe in each.pipelines.items()}) == len(set(kinds.values()))
+    ]
+    for group in (shared, [each for each in others if each not in shared]):
+        best = max(group, key=lambda each: (float(np.mean(fresh[each.number])), -each.number), default=None)
+        if best is not None and _is_ahead(fresh[best.number], fresh[chosen.number], max(2, len(best.scores))):
+            chosen = best
+    return chosen
+
+
+def _is_ahead(ours: Sequence[float], theirs: Sequence[float], folds: int) -> bool:
+    """Whether scores are ahead of others on the same folds by more than the margin of noise.
 
     Folds share training rows, so that their differences are not independent: the variance of the mean is
     (1 / J + validation rows / training rows) times that of the J differences (Nadeau and Bengio 2003, "Inference for
     the generalization error", section 5).
     """
-    standard, *others = running
-    best = max(others, key=lambda each: (float(np.mean(fresh[each.number])), -each.number))
-    paired = list(zip(fresh[best.number], fresh[standard.number], strict=False))
-    ahead = np.array([ours - theirs for ours, theirs in paired if math.isfinite(ours) and math.isfinite(theirs)])
-    if len(ahead) < len(paired):
-        return best if math.isfinite(float(np.mean(fresh[best.number]))) else standard
+    if not np.isfinite(ours).all():
+        return False
+    pairs = [(own, other) for own, other in zip(ours, theirs, strict=False) if math.isfinite(other)]
+    if not pairs:
+        return True  # the others failed
+    ahead = np.array([own - other for own, other in pairs])
     noise = float(ahead.std(ddof=1)) * math.sqrt(1 / len(ahead) + 1 / (folds - 1)) if len(ahead) > 1 else 0.0
-    return best if float(ahead.mean()) > _MARGIN * noise else standard
+    return float(ahead.mean()) > _MARGIN * noise
