@@ -6,10 +6,10 @@ import warnings
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pydantic
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
 from ziggurat.core.config import Config
@@ -98,9 +98,27 @@ def score(metric: TableMetric, predicted: Floats, labels: Ints) -> float:
     if metric == "log_loss":
         return float(np.log(np.maximum(predicted[np.arange(len(labels)), labels], _TINY)).mean())
     if predicted.shape[1] == 2:
-        return float(roc_auc_score(labels, predicted[:, 1]))
+        return area_under_curve(predicted[:, 1], labels == 1)
     sides = [labels == each for each in range(predicted.shape[1])]
-    areas = [roc_auc_score(side, predicted[:, each]) for each, side in enumerate(sides) if 0 < side.sum() < len(side)]
+    areas = [
+        area_under_curve(predicted[:, each], side) for each, side in enumerate(sides) if 0 < side.sum() < len(side)
+    ]
     if not areas:
         raise ValueError("every class lacks rows on one side")
     return float(np.mean(areas))
+
+
+def area_under_curve(predicted: Floats, positive: npt.NDArray[np.bool_]) -> float:
+    """Returns the area under the ROC curve, by mean ranks: ties count half. It is scikit-learn's, many times faster.
+
+    Raises:
+        ValueError: there are rows of one side only.
+    """
+    positives = int(positive.sum())
+    negatives = len(positive) - positives
+    if not positives or not negatives:
+        raise ValueError("a class lacks rows on one side")
+    _, inverse, counts = np.unique(predicted, return_inverse=True, return_counts=True)
+    mean_ranks = np.cumsum(counts) - (counts - 1) / 2
+    above = float(mean_ranks[inverse[positive]].sum()) - positives * (positives + 1) / 2
+    return above / (positives * negatives)
