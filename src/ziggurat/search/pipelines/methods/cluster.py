@@ -117,10 +117,14 @@ class _Search:
             of_kind: dict[Kind, AnyPipeline] = {"numeric": numeric, "categorical": category, "time": moment}
             made.append(Proposal("warm", {each.name: of_kind[each.kind] for each in self.table.columns}))
         kinds = self._kinds()
-        ranked = {members[0].kind: self.screen.ranked(members, self._options(members))[1] for members in kinds}
+        ranked: dict[Kind, list[AnyPipeline]] = {
+            members[0].kind: self.screen.ranked(members, self._options(members))[1] for members in kinds
+        }
         for rank in range(len(_WARM)):
-            of_kind = {kind: options[min(rank, len(options) - 1)] for kind, options in ranked.items()}
-            made.append(Proposal("warm", {each.name: of_kind[each.kind] for each in self.table.columns}))
+            by_rank: dict[Kind, AnyPipeline] = {
+                kind: options[min(rank, len(options) - 1)] for kind, options in ranked.items()
+            }
+            made.append(Proposal("warm", {each.name: by_rank[each.kind] for each in self.table.columns}))
         return [each for pair in zip(made[: len(_WARM)], made[len(_WARM) :], strict=True) for each in pair]
 
     def _kinds(self) -> list[list[Column]]:
