@@ -139,7 +139,9 @@ class Benchmark:
             (:mod:`bench.sources`).
         run: measures.
         layout: ``list``: a line a figure; ``board``: a line a model, a column a figure; ``law``: as ``list``, but
-            figures named ``model@size`` are points of curves, drawn with their laws and left out of the table.
+            figures named ``model@size`` are points of curves, drawn with their laws and left out of the table;
+            ``ranks``: as ``list``, but figures named ``group:method@set`` are left out of the table, and their ranks
+            are drawn.
         missing: a function that returns what this machine lacks to run the benchmark, or None; a smoke run is skipped
             if it lacks something.
     """
@@ -149,7 +151,7 @@ class Benchmark:
     targets: Mapping[str, Target]
     depends_on: tuple[str, ...]
     run: Callable[[Context], Result]
-    layout: Literal["list", "board", "law"] = "list"
+    layout: Literal["list", "board", "law", "ranks"] = "list"
     missing: Callable[[], str | None] = lambda: None
 
 

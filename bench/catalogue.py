@@ -24,6 +24,7 @@ from bench.quality.dmt_quality import DMT_QUALITY
 from bench.quality.dnas import DNAS
 from bench.quality.learned_hash import LEARNED_HASH
 from bench.quality.out_of_the_box import OUT_OF_THE_BOX, SEARCHED
+from bench.quality.p3s import P3S
 from bench.quality.seerl import SEERL
 from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.serving.serving_hostile import SERVING_HOSTILE
@@ -109,6 +110,7 @@ _ALL = (
     LEARNED_HASH,
     SEERL,
     SEERL_PLACEMENT,
+    P3S,
 )
 
 BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _ALL}

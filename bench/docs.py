@@ -13,6 +13,7 @@ from typing import Any
 from bench import results
 from bench.benchmark import Benchmark
 from bench.plots import draw, draw_board, draw_laws, picture_path
+from bench.rank_plot import draw_ranks
 from bench.tables import markdown, stored_table
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file
@@ -38,7 +39,9 @@ def rewrite(root: Path, benchmarks: Iterable[Benchmark]) -> bool:
         stored = results.load(root, benchmark.name)
         new = _replace(new, benchmark.name, section(benchmark, stored), path)
         if stored is not None:
-            picture = {"board": draw_board, "law": draw_laws}.get(stored.get("layout", "list"), draw)
+            picture = {"board": draw_board, "law": draw_laws, "ranks": draw_ranks}.get(
+                stored.get("layout", "list"), draw
+            )
             picture(picture_path(root, benchmark.name), stored["figures"])
     if new != old:
         with atomic_file(path) as temporary:

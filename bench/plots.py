@@ -25,7 +25,7 @@ def picture_path(root: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def _canvas(path: Path, width: float, height: float) -> Generator[Canvas]:
+def canvas_of(path: Path, width: float, height: float) -> Generator[Canvas]:
     """Yields an empty picture of this size in inches, and writes it to ``path``; equal pictures have equal bytes."""
     with mpl.rc_context({"svg.hashsalt": "ziggurat", "font.size": 9}):
         canvas = Canvas(figsize=(width, height), layout="constrained", facecolor="white")
@@ -43,7 +43,7 @@ def draw(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
     for figure in figures:
         panels.setdefault(str(figure["unit"]), []).append(figure)
     heights = [len(rows) + 1.5 for rows in panels.values()]
-    with _canvas(path, 7.5, _ROW_INCHES * sum(heights)) as canvas:
+    with canvas_of(path, 7.5, _ROW_INCHES * sum(heights)) as canvas:
         axes: Any = canvas.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
         for panel, (unit, rows) in zip(axes[:, 0], panels.items(), strict=True):
             _panel(panel, unit, rows)
@@ -62,7 +62,7 @@ def draw_board(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
     if not quality:
         panels = {name: rows for name, rows in panels.items() if len(rows) == max(map(len, panels.values()))}
     models = max(len(rows) for rows in panels.values())
-    with _canvas(path, 3.2 * len(panels) + 1.5, _ROW_INCHES * (models + 2)) as canvas:
+    with canvas_of(path, 3.2 * len(panels) + 1.5, _ROW_INCHES * (models + 2)) as canvas:
         axes: Any = canvas.subplots(1, len(panels), squeeze=False)
         for place, (panel, (name, rows)) in enumerate(zip(axes[0], panels.items(), strict=True)):
             _board_panel(panel, name, rows, named=place == 0)
@@ -78,7 +78,7 @@ def draw_laws(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
         model, at, _ = str(figure["name"]).partition("@")
         if at:
             curves.setdefault(model, []).append(figure)
-    with _canvas(path, 7.5, 4.5) as canvas:
+    with canvas_of(path, 7.5, 4.5) as canvas:
         panel: Any = canvas.subplots()
         for colour, (model, points) in zip(_CURVES, curves.items(), strict=False):
             _curve(panel, model, points, colour)

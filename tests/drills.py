@@ -86,6 +86,10 @@ DRILLS = {
     "tests/training/test_scale.py::test_a_signal_keeps_finished_runs_and_the_sweep_resumes[15]": "SIGINT stays",
     "tests/serving/test_ray_serve.py::test_replicas_on_two_hosts": "a cluster takes half a minute; its parts stay",
     "tests/search/test_search_on_ray.py::test_a_stopped_search_resumes": "without Ray it stays",
+    "tests/search/pipelines/test_pipelines_of_an_experiment.py::test_the_model_of_the_config_judges": (
+        "searches of hyperparameters train their trials in the same way"
+    ),
+    "tests/search/pipelines/test_estimator.py::test_it_passes_the_checks_of_scikit_learn[cluster]": "standard stays",
     "tests/search/test_search_on_ray.py::test_trials_do_not_outlive_a_search_that_is_killed": "without Ray it stays",
     "tests/training/test_offloaded_run.py::test_training_resumes_exactly_after_a_signal[15]": "SIGKILL stays",
     "tests/training/test_sequence_poolings.py::test_encoders_that_see_the_target_beat_the_mean": "trains to quality",

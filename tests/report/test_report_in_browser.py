@@ -14,11 +14,14 @@ from plan_sample import sample_plan
 from report_sample import HOSTILE, rare_inputs, sample_inputs
 from scale_sample import sweep_result, sweep_series
 
+from tests.search.pipelines.pipelines_sample import sample
 from tools.chromium import CHROMIUM
 from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.html import render_report
 from ziggurat.report.plan.page import render_plan
 from ziggurat.report.scaling.page import render_scale
+from ziggurat.search.pipelines.comparison_page import render_comparison
+from ziggurat.search.pipelines.page import render
 from ziggurat.training.scaling.model_sizes import Size
 
 pytestmark = pytest.mark.skipif(
@@ -94,10 +97,13 @@ def measured(tmp_path_factory) -> dict[str, dict]:
     result = sweep_result()
     larger = [replace(each, size=Size(each.size.flops, 10**9 + each.number, 10**9)) for each in result.sizes]
     flat = sweep_result(PowerLaw(0.47, 0, 0), "dlrm", HOSTILE)
+    scores = {"ours": (0.9,), "standard": (0.8,), HOSTILE: (0.7,)}
     pages = {
         "report": render_report(sample_inputs(("like", "share"), title=HOSTILE)),
         "sweep": render_scale(sweep_series(result, flat)),
         "plan": render_plan(HOSTILE, sample_plan()),
+        "pipelines": render(HOSTILE, "auc", sample()),
+        "ranks": render_comparison(HOSTILE, {"mlp": {"one": scores, "two": scores}}, "ours"),
     }
     cases = {f"{name} {width}": (page, width) for name, page in pages.items() for width in (390, 1200)}
     cases["rare labels"] = (render_report(rare_inputs()), 390)
@@ -143,6 +149,17 @@ def test_plans_fit_and_fetch_nothing(measured, width):
     assert found["fetched"] == found["scripts"] == 0
     assert found["outside"] == []
     assert found["drawings"] == 2
+    assert found["smallest"] >= 9
+
+
+@pytest.mark.parametrize(("name", "drawings"), [("pipelines", 7), ("ranks", 1)])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_searches_of_pipelines_fit_and_fetch_nothing(measured, name, drawings, width):
+    found = measured[f"{name} {width}"]
+    assert found["overflow"] <= 0
+    assert found["fetched"] == found["scripts"] == 0
+    assert found["outside"] == []
+    assert found["drawings"] == drawings
     assert found["smallest"] >= 9
 
 

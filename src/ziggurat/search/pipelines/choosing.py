@@ -1,0 +1,116 @@
+"""Which of the evaluated pipelines is returned: the few best are judged again, on folds that did not choose them.
+
+The best of many scores on the same folds is too good, and the more so the more were tried. Here the best few of a
+search, and standard scaling, get fresh divisions of the rows into folds. Standard scaling is returned unless another is
+ahead of it there by more than the noise of the difference, and pipelines that columns share unless others are ahead of
+those: of what is as good, the simplest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ziggurat.search.pipelines.campaign import Campaign
+from ziggurat.search.pipelines.found import Trial
+from ziggurat.search.pipelines.methods.proposals import Proposal
+from ziggurat.search.pipelines.pipeline import Kind
+
+_MOST_RESERVED = 12
+_MARGIN = 0.5
+"""Standard errors of the paired difference by which standard scaling has to be beaten; corrected, see below."""
+
+
+def reserved(budget: int) -> int:
+    """Returns how many evaluations of a budget judge finalists: a quarter, even, at most twelve; none below eight."""
+    return min(_MOST_RESERVED, budget // 8 * 2)
+
+
+def finalists(trials: Sequence[Trial], most: int) -> list[Trial]:
+    """Returns standard scaling, the best trial of each part of the method, then those with the best scores.
+
+    A part proposes neighbours of one assignment, whose errors on the folds of the search are alike. Parts differ.
+    """
+    searched = [each for each in trials if each.repeat == 0]
+    standard = [each for each in searched if each.origin == "standard"][:1]
+    others = [each for each in searched if each.scores and each not in standard]
+    others.sort(key=lambda each: (-each.score, each.number))
+    first = list({each.origin: each for each in reversed(others)}.values())
+    first.sort(key=lambda each: (-each.score, each.number))
+    chosen = [*first, *(each for each in others if each not in first)]
+    return standard + chosen[: max(0, most - len(standard))]
+
+
+def judge(campaign: Campaign, budget: int) -> Trial:
+    """Returns the trial to return, after the finalists' evaluations on fresh folds, up to ``budget`` in all.
+
+    A first round judges about half of what is left, a second one the better half of them.
+
+    Raises:
+        Stopped: a signal or the deadline came before.
+    """
+    left = budget - len(campaign.trials)
+    first = (left + 1) // 2 + (left > 4)
+    running = finalists(campaign.trials, max(2, first))
+    if left < 2 or len(running) < 2:
+        return best_searched(campaign.trials)
+    fresh: dict[int, list[float]] = {each.number: [] for each in running}
+    repeat = 1
+    while running and len(running) >= 2 and budget - len(campaign.trials) >= len(running):
+        proposals = [Proposal("finalist", each.pipelines) for each in running]
+        results = campaign.evaluate(proposals, repeat, budget - len(campaign.trials))
+        assert results is not None
+        for trial, result in zip(running, results, strict=True):
+            fresh[trial.number] += list(result.scores) or [-math.inf]
+        repeat += 1
+        means = {number: float(np.mean(scores)) for number, scores in fresh.items() if scores}
+        ranked = sorted(running[1:], key=lambda each: (-means[each.number], each.number))
+        keep = budget - len(campaign.trials) if repeat == 2 else len(running)
+        keep = min(keep, len(running))
+        if keep < 2:
+            running = [running[0], ranked[0]]
+            break
+        running = [running[0], *ranked[: keep - 1]]
+    return _ahead(running, fresh, {each.name: each.kind for each in campaign.table.columns})
+
+
+def best_searched(trials: Sequence[Trial]) -> Trial:
+    """Returns the trial with the best score on the folds of the search; ties go to the earlier one."""
+    return max((each for each in trials if each.repeat == 0), key=lambda each: (each.score, -each.number))
+
+
+def _ahead(running: Sequence[Trial], fresh: dict[int, list[float]], kinds: dict[str, Kind]) -> Trial:
+    """Returns the best but for noise: standard scaling, then what columns of a kind share, then all others.
+
+    Each has to be ahead of what was chosen before it by :data:`_MARGIN` standard errors.
+    """
+    chosen, *others = running  # the first is standard scaling
+    shared = [
+        each
+        for each in others
+        if len({(kinds[name], pipe) for name, pipe in each.pipelines.items()}) == len(set(kinds.values()))
+    ]
+    for group in (shared, [each for each in others if each not in shared]):
+        best = max(group, key=lambda each: (float(np.mean(fresh[each.number])), -each.number), default=None)
+        if best is not None and _is_ahead(fresh[best.number], fresh[chosen.number], max(2, len(best.scores))):
+            chosen = best
+    return chosen
+
+
+def _is_ahead(ours: Sequence[float], theirs: Sequence[float], folds: int) -> bool:
+    """Whether scores are ahead of others on the same folds by more than the margin of noise.
+
+    Folds share training rows, so that their differences are not independent: the variance of the mean is
+    (1 / J + validation rows / training rows) times that of the J differences (Nadeau and Bengio 2003, "Inference for
+    the generalization error", section 5).
+    """
+    if not np.isfinite(ours).all():
+        return False
+    pairs = [(own, other) for own, other in zip(ours, theirs, strict=False) if math.isfinite(other)]
+    if not pairs:
+        return True  # the others failed
+    ahead = np.array([own - other for own, other in pairs])
+    noise = float(ahead.std(ddof=1)) * math.sqrt(1 / len(ahead) + 1 / (folds - 1)) if len(ahead) > 1 else 0.0
+    return float(ahead.mean()) > _MARGIN * noise

@@ -1,0 +1,28 @@
+"""How clusters of columns are learnt."""
+
+from __future__ import annotations
+
+import pydantic
+
+from ziggurat.core.config import Config
+
+
+class PolicyConfig(Config):
+    """How clusters are learnt."""
+
+    clusters: int = pydantic.Field(default=3, ge=1, le=64)
+    """C, at most."""
+    pipelines: int = pydantic.Field(default=10, ge=1)
+    """N, the pipelines that an episode evaluates at most; fewer where the budget has less than ten episodes of them."""
+    episodes: int = pydantic.Field(default=50, ge=0)
+    """Episodes at most."""
+    pretraining: int = pydantic.Field(default=200, ge=0)
+    """Steps of the autoencoder alone."""
+    learning_rate: float = pydantic.Field(default=1e-2, gt=0.0)
+    """The step size of Adam."""
+    kl: float = pydantic.Field(default=0.1, ge=0.0)
+    """Factor of KL(p‖q)."""
+    entropy: float = pydantic.Field(default=0.01, ge=0.0)
+    """Factor of the entropy, which is subtracted from the loss."""
+    momentum: float = pydantic.Field(default=0.8, ge=0.0, lt=1.0)
+    """How much of the baseline stays in each episode."""

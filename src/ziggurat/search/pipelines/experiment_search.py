@@ -1,0 +1,167 @@
+"""``ziggurat search pipelines``: from an experiment to the same experiment with a pipeline for every feature."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ziggurat.core.engine import check_engine
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.files import atomic_file
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.sealed import write_sealed_json
+from ziggurat.search.pipelines.clustering.config import PolicyConfig
+from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask, TableMetric
+from ziggurat.search.pipelines.experiment_table import searched_features, table_of, with_pipelines
+from ziggurat.search.pipelines.found import FoundPipelines
+from ziggurat.search.pipelines.model_judges import ModelJudges
+from ziggurat.search.pipelines.page import write_page
+from ziggurat.search.pipelines.pipeline import title
+from ziggurat.search.pipelines.search import MethodName, search_pipelines, search_with
+from ziggurat.training.experiment import Experiment, as_experiment, as_yaml
+
+BEST_FILE = "best.yaml"
+FOUND_FILE = "found.json"
+Downstream = Literal["logistic_regression", "mlp", "model"]
+PAGE_FILE = "pipelines.html"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedPipelines:
+    """How a search over an experiment ended.
+
+    Attributes:
+        folder: the folder of the search.
+        found: what it found.
+        experiment: the experiment with the pipelines.
+        left: features that were left as they are.
+        page: the page.
+    """
+
+    folder: Path
+    found: FoundPipelines
+    experiment: Experiment
+    left: tuple[str, ...]
+    page: Path
+
+
+def search_feature_pipelines(
+    experiment: Experiment | str | Path,
+    folder: str | Path | None = None,
+    *,
+    method: MethodName = "cluster",
+    downstream: Downstream = "logistic_regression",
+    metric: TableMetric = "auc",
+    budget: int = 100,
+    rows: int = 20_000,
+    folds: int = 5,
+    seed: int = 0,
+    hours: float | None = None,
+    jobs: int = 1,
+    prepared: str | Path | None = None,
+    policy: PolicyConfig | None = None,
+    progress: Progress | None = None,
+) -> SearchedPipelines:
+    """Searches a pipeline for every number and category of an experiment, or resumes such a search.
+
+    The training rows alone are searched. With ``downstream="model"`` each evaluation trains the experiment's model and
+    is judged by ``training.monitor`` on the validation split; else it is a cross-validation of the training rows.
+
+    Args:
+        experiment: the experiment, or its YAML file.
+        folder: the folder of the search; default: ``searches/NAME-pipelines``.
+        method: see :func:`~ziggurat.search.pipelines.search.search_pipelines`.
+        downstream: what judges pipelines.
+        metric: of the cross-validation.
+        budget: evaluations in all.
+        rows: the most training rows in the table, drawn by ``seed``.
+        folds: of the cross-validation.
+        seed: seeds folds, method and model.
+        hours: after so long this call ends; the same call resumes it.
+        jobs: evaluations at a time.
+        prepared: folder of the raw values as a dataset; default: ``FOLDER/raw``.
+        policy: how clusters are learnt.
+        progress: where to show progress.
+
+    Raises:
+        ConfigError: an argument or the config is not possible.
+        RunFolderError: the folder holds another search.
+        ZigguratError: the data cannot be prepared, or a model cannot be trained.
+    """
+    check_engine()
+    experiment = as_experiment(experiment)
+    experiment.check()
+    progress = progress or Silent()
+    folder = Path("searches") / f"{experiment.name}-pipelines" if folder is None else Path(folder)
+    names = [each.name for each in searched_features(experiment)]
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = folder / "raw" if prepared is None else Path(prepared)
+    table = table_of(experiment, rows, seed, raw, progress)
+    shared: dict[str, Any] = {
+        "method": method, "budget": budget, "seed": seed, "folder": folder, "hours": hours, "policy": policy,
+        "progress": progress,
+    }  # fmt: skip
+    if downstream == "model":
+        if not 1 <= jobs <= 256:
+            raise ConfigError(f"jobs: received {jobs}", "give 1 to 256")
+        threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+        judged = {"experiment": experiment.model_dump(mode="json")}
+        every = np.arange(len(table.labels))
+        found = search_with(table, lambda: ModelJudges(experiment, folder, jobs, threads), every, judged, **shared)
+    else:
+        task = (LogisticRegressionTask if downstream == "logistic_regression" else MLPTask)(metric=metric, folds=folds)
+        found = search_pipelines(table, task, jobs=jobs, **shared)
+    best = with_pipelines(experiment, found.pipelines, f"{experiment.name}-pipelines")
+    left = tuple(each.name for each in experiment.features if each.name not in names)
+    write_best(folder / BEST_FILE, best, found, left)
+    write_found(folder / FOUND_FILE, found)
+    judged_by = experiment.training.monitor if downstream == "model" else metric
+    write_page(folder / PAGE_FILE, experiment.name, judged_by, found)
+    return SearchedPipelines(folder, found, best, left, folder / PAGE_FILE)
+
+
+def write_best(path: Path, experiment: Experiment, found: FoundPipelines, left: tuple[str, ...]) -> None:
+    """Writes the config with the pipelines, atomically, with comments that say how it was found."""
+    comments = [
+        f"Found by `ziggurat search pipelines` ({found.method}): {found.evaluations} evaluations.",
+        f"Cross-validated score {found.score:.6g}; of standard scaling {found.standard:.6g}.",
+        *(f"  {name}: cluster {found.clusters[name]}: {title(each)}" for name, each in found.pipelines.items()),
+    ]
+    if left:
+        comments.append(f"Left as they are: {', '.join(left)}")
+    comments.append(f"Train it: ziggurat train {path}")
+    header = "".join(f"# {line}\n" for line in comments)
+    with atomic_file(path) as temporary:
+        temporary.write_text(header + as_yaml(experiment.model_dump(mode="json")), encoding="utf-8")
+
+
+def write_found(path: Path, found: FoundPipelines) -> None:
+    """Writes what was found as sealed JSON, which the page is drawn from."""
+    values = {
+        "method": found.method,
+        "pipelines": {name: each.model_dump(mode="json") for name, each in found.pipelines.items()},
+        "clusters": found.clusters,
+        "score": found.score,
+        "search_score": found.search_score,
+        "standard": found.standard,
+        "evaluations": found.evaluations,
+        "seconds": found.seconds,
+        "finished": found.finished,
+        "episodes": [asdict(each) for each in found.episodes],
+        "trials": [
+            {
+                "number": each.number, "origin": each.origin, "repeat": each.repeat, "scores": list(each.scores),
+                "seconds": each.seconds, "reason": each.reason,
+                "pipelines": {name: pipeline.model_dump(mode="json") for name, pipeline in each.pipelines.items()},
+            }
+            for each in found.trials
+        ],
+        "descriptors": found.descriptors.tolist(),
+        "descriptor_names": list(found.descriptor_names),
+        "coordinates": found.coordinates.tolist(),
+    }  # fmt: skip
+    write_sealed_json(path, values)

@@ -1,0 +1,160 @@
+"""The training rows of an experiment as a table for the search, and an experiment with the pipelines found.
+
+The rows are prepared once with features that change nothing: numbers as they are, filled with the median beside a flag
+that says where they were missing, and a vocabulary of all values. The split, the labels and the rows that cannot be
+used are therefore those of the training, and no validation or test row is in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ziggurat.core.config import parse_config
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.progress import Progress
+from ziggurat.core.schema import label_column
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.manifest import ENCODERS
+from ziggurat.features.config import CategoricalFeature, IdFeature, NumericFeature
+from ziggurat.features.encoders.vocabulary import VocabularyEncoder
+from ziggurat.features.transform import Transform
+from ziggurat.search.pipelines.evaluation import AnyPipeline
+from ziggurat.search.pipelines.features_section import features_of
+from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline
+from ziggurat.search.pipelines.table import MISSING_CODE, Column, Floats, Table
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.preparation import prepare
+
+_FLAG = "_is_missing"
+
+
+def searched_features(experiment: Experiment) -> list[NumericFeature | CategoricalFeature]:
+    """Returns the features that a search chooses pipelines for: numbers, and categories with a table of their own.
+
+    Raises:
+        ConfigError: there are none, or the first label is not binary.
+    """
+    label = experiment.data.labels[0]
+    if label.kind != "binary":
+        raise ConfigError(
+            f"label {label.name!r} is {label.kind}; a search of pipelines needs a binary one",
+            "put a binary label first, or search with ziggurat.search.PipelineSearch",
+        )
+    if experiment.data.negatives is not None:
+        raise ConfigError("data.negatives: a search of pipelines needs a log with negatives", "leave it out")
+    tables = [each.table_name for each in experiment.features if isinstance(each, IdFeature)]
+    found = [
+        each
+        for each in experiment.features
+        if isinstance(each, NumericFeature)
+        or (isinstance(each, CategoricalFeature) and tables.count(each.table_name) == 1)
+    ]
+    if not found:
+        raise ConfigError(
+            "features: none is numeric, or categorical with a table of its own, so that there is nothing to search",
+            "add such features",
+        )
+    return found
+
+
+def neutral(experiment: Experiment) -> Experiment:
+    """Returns the experiment with features that only carry the raw values of the searched ones."""
+    features: list[dict[str, Any]] = []
+    for each in searched_features(experiment):
+        shared: dict[str, Any] = {"column": each.source_column}
+        if isinstance(each, NumericFeature):
+            fill = [{"name": "fill", "value": "median"}]
+            features.append({**shared, "name": each.name, "kind": "numeric", "transforms": fill})
+            flag = [{"name": "missing_flag"}]
+            features.append({**shared, "name": f"{each.name}{_FLAG}", "kind": "numeric", "transforms": flag})
+        else:
+            encoder = {"name": "vocabulary", "min_count": 1}
+            features.append({**shared, "name": each.name, "kind": "categorical", "type": each.type, "encoder": encoder})
+    values = {**experiment.model_dump(mode="json"), "name": f"{experiment.name}-raw", "features": features}
+    values |= {"evaluation": {}, "model": {"name": "logistic_regression"}, "embeddings": {"dim": 4}}
+    return parse_config(Experiment, values, "search pipelines")
+
+
+def table_of(experiment: Experiment, most_rows: int, seed: int, prepared: Path | None, progress: Progress) -> Table:
+    """Returns the training rows as a table, at most ``most_rows`` of them, drawn with ``seed``.
+
+    Raises:
+        ZigguratError: the data cannot be prepared.
+    """
+    raw = neutral(experiment)
+    dataset = prepare(raw, folder=prepared, progress=progress)
+    transform = Transform.load(dataset.folder / ENCODERS)
+    blocks = dataset.split("train")
+    label = label_column(experiment.data.labels[0].name)
+    random = np.random.default_rng([seed, 7])
+    share = min(1.0, most_rows / max(1, blocks.rows))
+    columns: dict[str, list[Floats]] = {}
+    for block in range(len(blocks.sizes)):
+        batch = blocks.read(block)
+        chosen = np.flatnonzero(random.random(batch.num_rows) < share) if share < 1 else np.arange(batch.num_rows)
+        taken = batch.take(pa.array(chosen))
+        for name in taken.schema.names:
+            values = taken.column(name)
+            if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
+                columns.setdefault(name, []).append(values.to_numpy(zero_copy_only=False).astype(np.float64))
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    labels = joined[label]
+    usable = np.flatnonzero(np.isfinite(labels))
+    made: list[Column] = []
+    for each in searched_features(experiment):
+        values = joined[each.name][usable]
+        if isinstance(each, NumericFeature):
+            missing = joined[f"{each.name}{_FLAG}"][usable] > 0
+            made.append(Column(each.name, "numeric", np.where(missing, np.nan, values)))
+        else:
+            encoder = transform.encoders[each.name]
+            assert isinstance(encoder, VocabularyEncoder)
+            made.append(_category(each.name, values, encoder))
+    return Table(tuple(made), (labels[usable] > 0.5).astype(np.int64), ("0", "1"), experiment.name)
+
+
+def _category(name: str, rows: Floats, encoder: VocabularyEncoder) -> Column:
+    """Returns the column of an encoder's rows, with the categories in ascending order as elsewhere."""
+    keys = [str(each) for each in encoder.keys.to_pylist()]
+    order = np.argsort(np.array(keys, dtype=object), kind="stable")
+    places = np.empty(encoder.rows, np.float64)
+    places[: 1 + encoder.oov_rows] = MISSING_CODE
+    places[1 + encoder.oov_rows + order] = np.arange(len(keys))
+    return Column(name, "categorical", places[rows.astype(np.int64)], tuple(keys[place] for place in order))
+
+
+def with_pipelines(experiment: Experiment, pipelines: Mapping[str, AnyPipeline], name: str) -> Experiment:
+    """Returns the experiment with pipelines in place of what the searched features had.
+
+    Args:
+        experiment: the experiment.
+        pipelines: feature -> pipeline; features without one stay.
+        name: the name of the experiment that is returned.
+
+    Raises:
+        ConfigError: the model cannot be built with them.
+    """
+    numbers = experiment.model.name == "logistic_regression"
+    features: list[dict[str, Any]] = []
+    for each in experiment.features:
+        pipeline = pipelines.get(each.name)
+        if isinstance(each, NumericFeature | CategoricalFeature) and pipeline is not None:
+            assert isinstance(pipeline, NumericPipeline | CategoricalPipeline)
+            features += features_of(each, pipeline, numbers=numbers)
+        else:
+            features.append(each.model_dump(mode="json"))
+    values: dict[str, Any] = {**experiment.model_dump(mode="json"), "name": name, "features": features}
+    tables = {str(each["name"]) for each in features if each["kind"] not in {"numeric", "encoded"}}
+    slices = [each for each in experiment.evaluation.slices if each in tables]
+    values["evaluation"] = {**values["evaluation"], "slices": slices}
+    return parse_config(Experiment, values, "search pipelines")
+
+
+def prepared_for(experiment: Experiment, folder: Path, progress: Progress) -> Dataset:
+    """Returns the dataset of an experiment with pipelines, prepared in ``folder``."""
+    return prepare(experiment, folder=folder, progress=progress)

@@ -1,0 +1,127 @@
+"""The blocks of categories by NumPy: what scikit-learn's encoders compute, on numbers of categories.
+
+The tests compare each with the encoder that it stands for. Target encoding is cross-fitted: a training row gets a mean
+that was computed without the rows of its part, and other rows the mean over all training rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.model_selection import StratifiedKFold
+
+from ziggurat.search.pipelines.pipeline import CategoricalPipeline
+from ziggurat.search.pipelines.table import MISSING_CODE, Floats, Ints
+
+_MOST_CATEGORIES = 64
+_PARTS = 5
+Places = npt.NDArray[np.int64]
+
+
+def categorical_block(
+    pipeline: CategoricalPipeline, train: Floats, labels: Ints, other: Floats
+) -> tuple[Floats, Floats]:
+    """Returns (n, w) of the training codes (n,) and (m, w) of the others, fitted on the training rows alone.
+
+    Args:
+        pipeline: what to compute.
+        train: numbers of categories, -1 for missing; their hashes for ``hash``.
+        labels: (n,) classes of the training rows.
+        other: as ``train``, of other rows.
+    """
+    first, second = train.astype(np.int64) + 1, other.astype(np.int64) + 1
+    if pipeline.imputer == "most_frequent" and (first > 0).any():
+        present, counts = np.unique(first[first > 0], return_counts=True)
+        fill = present[int(counts.argmax())]
+        first, second = np.where(first > 0, first, fill), np.where(second > 0, second, fill)
+    match pipeline.encoder:
+        case "hash":
+            return _buckets(first - 1, pipeline.buckets), _buckets(second - 1, pipeline.buckets)
+        case "ordinal":
+            return _ordinal(first, second)
+        case "one_hot":
+            return _one_hot(first, second, pipeline.min_frequency)
+        case "target":
+            return _target(first, labels, second)
+
+
+def _buckets(hashes: Places, buckets: int) -> Floats:
+    hot = np.zeros((len(hashes), buckets))
+    present = np.flatnonzero(hashes > MISSING_CODE)
+    hot[present, hashes[present] % buckets] = 1.0
+    return hot
+
+
+def _standardised(train: Floats, other: Floats) -> tuple[Floats, Floats]:
+    mean, std = train.mean(axis=0), train.std(axis=0)
+    std = np.where(std < 10 * np.finfo(np.float64).eps * np.maximum(1.0, np.abs(mean)), 1.0, std)
+    return (train - mean) / std, (other - mean) / std
+
+
+def _ordinal(train: Places, other: Places) -> tuple[Floats, Floats]:
+    known = np.unique(train)
+    places = np.searchsorted(known, other)
+    found = known[np.minimum(places, len(known) - 1)] == other
+    first = np.searchsorted(known, train).astype(np.float64)
+    return _standardised(first[:, None], np.where(found, places, -1).astype(np.float64)[:, None])
+
+
+def _one_hot(train: Places, other: Places, min_frequency: float) -> tuple[Floats, Floats]:
+    counts = np.bincount(train)
+    known = np.flatnonzero(counts)
+    rare = counts[known] < min_frequency * len(train)
+    if len(known) - rare.sum() + min(1, rare.sum()) > _MOST_CATEGORIES:
+        # As scikit-learn orders them: of equally many rows the later category is the more frequent one.
+        order = np.argsort(counts[known], kind="stable")
+        rare[order[: len(known) - (_MOST_CATEGORIES - 1)]] = True
+    frequent, together = known[~rare], bool(rare.any())
+    width = len(frequent) + together
+
+    def hot(codes: Places) -> Floats:
+        places = np.minimum(np.searchsorted(frequent, codes), max(len(frequent) - 1, 0))
+        found = frequent[places] == codes if len(frequent) else np.zeros(len(codes), np.bool_)
+        block = np.zeros((len(codes), width))
+        block[np.flatnonzero(found), places[found]] = 1.0
+        if together:
+            block[~found, -1] = 1.0
+        return block
+
+    return hot(train), hot(other)
+
+
+def target_parts(labels: Ints) -> list[tuple[Places, Places]]:
+    """Returns (rows that fit, rows that are encoded) of each part of the cross-fitting, a function of the labels."""
+    divider = StratifiedKFold(_PARTS, shuffle=True, random_state=0)
+    return list(divider.split(np.zeros(len(labels)), labels))
+
+
+def _target(train: Places, labels: Ints, other: Places) -> tuple[Floats, Floats]:
+    classes = np.unique(labels)
+    targets = [labels == each for each in (classes if len(classes) > 2 else classes[-1:])]
+    parts = target_parts(labels)
+    first, second = np.empty((len(train), len(targets))), np.empty((len(other), len(targets)))
+    for place, target in enumerate(targets):
+        values = target.astype(np.float64)
+        for fitted, encoded in parts:
+            first[encoded, place] = _means(train[fitted], values[fitted], train[encoded])
+        second[:, place] = _means(train, values, other)
+    return _standardised(first, second)
+
+
+def _means(codes: Places, values: Floats, wanted: Places) -> Floats:
+    """Returns the smoothed mean of each wanted category: empirical Bayes, by the variance within and over all.
+
+    Source: Micci-Barreca 2001, "A preprocessing scheme for high-cardinality categorical attributes", equations 5 and 6,
+    as scikit-learn's ``TargetEncoder(smooth="auto")``.
+    """
+    size = int(max(codes.max(), wanted.max(initial=0))) + 1
+    counts = np.bincount(codes, minlength=size).astype(np.float64)
+    overall, variance = values.mean(), values.var()
+    some = np.maximum(counts, 1.0)
+    means = np.bincount(codes, values, size) / some
+    within = np.bincount(codes, (values - means[codes]) ** 2, size) / some
+    weight = variance * counts
+    total = weight + within
+    share = np.divide(weight, total, out=np.ones_like(weight), where=total > 0)
+    smoothed = share * means + (1 - share) * overall
+    return np.where((counts > 0) & (variance > 0), smoothed, overall)[wanted]

@@ -1,0 +1,1 @@
+"""The methods that propose pipelines: each is a generator that yields batches and is sent their scores."""
