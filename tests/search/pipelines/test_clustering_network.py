@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -90,7 +92,7 @@ def test_a_network_that_is_pretrained_finds_planted_groups() -> None:
     table = Table.of(columns, random.integers(0, 2, rows))
     descriptors = standardised(describe(table, np.arange(rows)))
     assert descriptors.shape == (12, len(DESCRIPTORS))
-    policy = ClusterPolicy(descriptors, PolicyConfig(), seed=0)
+    policy = ClusterPolicy(descriptors, PolicyConfig(), seed=0, episodes=0)
     assert policy.pretraining[-1] < 0.5 * policy.pretraining[0]
     found = policy.likeliest().reshape(3, 4)
     assert (found == found[:, :1]).all()
@@ -108,7 +110,7 @@ def test_descriptors_do_not_see_other_rows() -> None:
 
 def test_a_policy_improves_on_a_bandit_with_a_known_optimum() -> None:
     descriptors = np.random.default_rng(0).normal(size=(6, 8))
-    policy = ClusterPolicy(descriptors, PolicyConfig(clusters=2, pretraining=50), seed=0)
+    policy = ClusterPolicy(descriptors, PolicyConfig(clusters=2, pretraining=50), seed=0, episodes=400)
     optimum = np.array([0, 1, 1, 0, 1, 0])
 
     def expected() -> float:
@@ -122,10 +124,30 @@ def test_a_policy_improves_on_a_bandit_with_a_known_optimum() -> None:
     assert (policy.likeliest() == optimum).all()
 
 
+def test_snapshots_of_cycles_vote() -> None:
+    descriptors = np.random.default_rng(0).normal(size=(12, 8))
+    config = PolicyConfig(clusters=3, pretraining=50, cycles=3, learning_rate=0.1)
+    policy = ClusterPolicy(descriptors, config, seed=0, episodes=30)
+    random = np.random.default_rng(1)
+    found: list[np.ndarray[Any, Any]] = []
+    for episode in range(1, 31):
+        policy.learn(policy.draw(), float(random.normal()))
+        if episode % 10 == 0:
+            found.append(policy.probabilities())
+    together = np.stack([*found, found[-1]])  # the last one is the policy now as well
+    assert len({each.argmax(axis=1).tobytes() for each in found}) > 1  # they do not agree
+    for column, cluster in enumerate(policy.likeliest()):
+        votes = np.bincount(together[:, column].argmax(axis=1), minlength=3)
+        most = np.flatnonzero(votes == votes.max())
+        assert cluster == max(most, key=lambda each: together[:, column, each].sum())
+
+
 def test_drawn_clusters_have_their_probabilities() -> None:
     network_seeds = [ClusteringNetwork(4, 3, seed).centres_CL[0, 0].item() for seed in (0, 0, 1)]
     assert network_seeds[0] == network_seeds[1] != network_seeds[2]
-    policy = ClusterPolicy(np.random.default_rng(1).normal(size=(3, 4)), PolicyConfig(pretraining=0), seed=2)
+    policy = ClusterPolicy(
+        np.random.default_rng(1).normal(size=(3, 4)), PolicyConfig(pretraining=0), seed=2, episodes=0
+    )
     drawn = np.array([policy.draw() for _ in range(600)])
     shares = np.stack([(drawn == each).mean(axis=0) for each in range(3)], axis=1)
     np.testing.assert_allclose(shares, policy.probabilities(), atol=0.08)

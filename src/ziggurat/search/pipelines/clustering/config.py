@@ -5,6 +5,7 @@ from __future__ import annotations
 import pydantic
 
 from ziggurat.core.config import Config
+from ziggurat.policies.discrete_rules import DiscreteRule
 
 
 class PolicyConfig(Config):
@@ -19,10 +20,15 @@ class PolicyConfig(Config):
     pretraining: int = pydantic.Field(default=200, ge=0)
     """Steps of the autoencoder alone."""
     learning_rate: float = pydantic.Field(default=1e-2, gt=0.0)
-    """The step size of Adam."""
+    """The step size of Adam at the beginning of a cycle."""
     kl: float = pydantic.Field(default=0.1, ge=0.0)
     """Factor of KL(p‖q)."""
     entropy: float = pydantic.Field(default=0.01, ge=0.0)
     """Factor of the entropy, which is subtracted from the loss."""
+    cycles: int = pydantic.Field(default=1, ge=1)
+    """Cycles of the step size, at whose ends snapshots of the policy are kept. 1: the step size is constant and the
+    last policy decides alone, which was ahead of an ensemble in trials."""
+    rule: DiscreteRule = "vote"
+    """How the snapshots decide together which cluster a column is in."""
     momentum: float = pydantic.Field(default=0.8, ge=0.0, lt=1.0)
     """How much of the baseline stays in each episode."""

@@ -1,10 +1,17 @@
-"""The policy: a column's cluster is drawn from its soft assignment, and good rewards make what was drawn likelier."""
+"""The policy: a column's cluster is drawn from its soft assignment, and good rewards make what was drawn likelier.
+
+With several cycles the step size falls and rises, and the snapshots at the ends of the cycles decide together which
+cluster a column is in, as the ensembles of one training of SEERL do (:mod:`ziggurat.policies`).
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from ziggurat.policies.discrete_rules import discrete_action
+from ziggurat.policies.schedule import CyclicalRate
 from ziggurat.search.pipelines.clustering.config import PolicyConfig
 from ziggurat.search.pipelines.clustering.network import (
     ClusteringNetwork,
@@ -29,9 +36,10 @@ class ClusterPolicy:
         descriptors: (D, K), standardised.
         config: how it learns.
         seed: seeds weights, k-means and draws.
+        episodes: how many are planned; they are divided into the cycles. Further ones repeat them.
     """
 
-    def __init__(self, descriptors: Floats, config: PolicyConfig, seed: int) -> None:
+    def __init__(self, descriptors: Floats, config: PolicyConfig, seed: int, episodes: int) -> None:
         self.config = config
         self._x = torch.from_numpy(np.ascontiguousarray(descriptors, np.float64))
         clusters = min(config.clusters, len(descriptors))
@@ -42,6 +50,9 @@ class ClusterPolicy:
         self._baseline: float | None = None
         self._square = 0.0
         self._episodes = 0
+        cycles = config.cycles
+        self._rate = CyclicalRate(config.learning_rate, max(episodes, cycles), cycles) if cycles > 1 else None
+        self._snapshots: list[Tensor] = []
 
     @torch.no_grad()
     def probabilities(self) -> Floats:
@@ -55,8 +66,10 @@ class ClusterPolicy:
         return (draws > cumulative).sum(axis=1).astype(np.int64)
 
     def likeliest(self) -> Ints:
-        """Returns the likeliest cluster of each column."""
-        return self.probabilities().argmax(axis=1).astype(np.int64)
+        """Returns the cluster of each column: by the policy now and its latest snapshots together, if it has some."""
+        now_DC = torch.from_numpy(self.probabilities())
+        members = [*self._snapshots, now_DC]
+        return discrete_action(self.config.rule, torch.stack(members).log().numpy()).astype(np.int64)
 
     def learn(self, assignment: Ints, reward: float) -> Episode:
         """Takes one step on the reward of an assignment that was drawn; the first reward is the first baseline."""
@@ -65,6 +78,8 @@ class ClusterPolicy:
         self._baseline = keep * baseline + (1 - keep) * reward
         self._square = difference**2 if self._episodes <= 1 else keep * self._square + (1 - keep) * difference**2
         advantage = difference / max(np.sqrt(self._square), 1e-12) if difference else 0.0
+        if self._rate is not None:
+            self._optimizer.param_groups[0]["lr"] = self._rate.rate(self._episodes + 1)
         self._optimizer.zero_grad()
         q_DC, made_DK = self.network(self._x)
         parts = {
@@ -79,6 +94,8 @@ class ClusterPolicy:
         losses = {name: float(value.item()) for name, value in parts.items()}
         chosen = tuple(int(each) for each in assignment)
         self._episodes += 1
+        if self._rate is not None and self._episodes % self._rate.length == 0:
+            self._snapshots = [*self._snapshots, torch.from_numpy(self.probabilities())][-self.config.cycles :]
         return Episode(self._episodes - 1, reward, baseline, losses, chosen, losses["entropy"])
 
     def coordinates(self) -> Floats:

@@ -72,7 +72,10 @@ class _Search:
         self.random = np.random.default_rng([seed, 6])
         descriptors = standardised(describe(table, rows))
         self.screen = Screen(table, rows, seed)
-        self.policy = ClusterPolicy(descriptors, config, seed)
+        left = int(_EPISODE_SHARE * budget)
+        self.many = min(config.pipelines, max(_FEWEST_PIPELINES, left // _FEWEST_EPISODES))
+        self.episodes = min(config.episodes, left // self.many)
+        self.policy = ClusterPolicy(descriptors, config, seed, self.episodes)
         notes.descriptors, notes.descriptor_names = descriptors, DESCRIPTORS
         self.best = standard(table).pipelines
         self.best_score = -np.inf
@@ -83,17 +86,15 @@ class _Search:
         warm = self._warm()[: max(1, int(_WARM_SHARE * self.budget))]
         yield from self._asked(warm)
         yield from self._asked(self._screened())
-        left = int(_EPISODE_SHARE * self.budget)
-        many = min(self.config.pipelines, max(_FEWEST_PIPELINES, left // _FEWEST_EPISODES))
-        for _ in range(min(self.config.episodes, left // many)):
-            yield from self._episode(many)
+        for _ in range(self.episodes):
+            yield from self._episode(self.many)
             self._note()
         while True:
             before = self.asked
             yield from self._improve()
             self._note()
             if self.asked == before:
-                yield from self._episode(many)
+                yield from self._episode(self.many)
                 self._note()
 
     def _asked(self, proposals: Sequence[Proposal]) -> Generator[list[Proposal], list[float], list[float]]:
