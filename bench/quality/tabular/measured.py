@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from ziggurat.search.pipelines.downstream import (
 from ziggurat.search.pipelines.evaluation import AnyPipeline
 from ziggurat.search.pipelines.search import METHODS, MethodName, search_pipelines
 from ziggurat.search.pipelines.table import Table
+from ziggurat.training.signals import end_with_parent
 
 FOLDS = 3
 TASKS: Mapping[str, LogisticRegressionTask | MLPTask] = {
@@ -58,13 +57,7 @@ def begin(parent: int) -> None:
     """Leaves this process one thread, as cases are measured beside each other; it ends when its parent is gone."""
     torch.set_num_threads(1)
     threadpool_limits(1)
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
-
-
-def _leave_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+    end_with_parent(parent)
 
 
 def compared(

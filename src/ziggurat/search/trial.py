@@ -8,10 +8,7 @@ chosen by it. A trial that was stopped resumes from its last checkpoint. It does
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,8 @@ from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ZigguratError
 from ziggurat.core.files import write_json
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.signals import end_with_parent
 from ziggurat.training.train import train
-
-_PR_SET_PDEATHSIG = 1
 
 
 def run_trial(spec: dict[str, Any]) -> dict[str, Any]:
@@ -36,19 +32,6 @@ def run_trial(spec: dict[str, Any]) -> dict[str, Any]:
         return {}
     figures = outcome.results["figures"]["validation"]
     return {"figures": figures, "steps": outcome.results["steps"], "best_step": outcome.results["best_step"]}
-
-
-def end_with_parent(parent: int) -> None:
-    """Has the kernel end this process when the thread that started it ends, even by SIGKILL.
-
-    Args:
-        parent: the id of the process that started it.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "prctl"):
-        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit("the search that started this trial has ended")
 
 
 def main() -> None:

@@ -1,10 +1,17 @@
-"""Turns Ctrl-C and SIGTERM into a request to save and stop; a second signal stops at once."""
+"""How a process is asked to end: Ctrl-C and SIGTERM become a request to save and stop, of which a second one stops at
+once; a process that serves another ends with it.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
+
+_PR_SET_PDEATHSIG = 1
 
 
 class StopRequest:
@@ -33,3 +40,16 @@ class StopRequest:
         for each, handler in self._previous.items():
             signal.signal(each, handler)  # pyright: ignore[reportArgumentType] - what signal.signal returned
         self._previous.clear()
+
+
+def end_with_parent(parent: int) -> None:
+    """Has the kernel end this process when the thread that started it ends, even by SIGKILL.
+
+    Args:
+        parent: the id of the process that started it.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the process that started this one has ended")

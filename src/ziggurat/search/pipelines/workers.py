@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
@@ -14,6 +12,7 @@ from typing import Any, Protocol
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask
 from ziggurat.search.pipelines.evaluation import Assignment, Evaluator, Result
 from ziggurat.search.pipelines.table import Table
+from ziggurat.training.signals import end_with_parent
 
 _POLL_S = 0.1
 _evaluator: Evaluator | None = None
@@ -88,14 +87,8 @@ def _begin(table: Table, task: Any, seed: int, parent: int) -> None:
     global _evaluator
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    end_with_parent(parent)
     _evaluator = Evaluator(table, task, seed)
-
-
-def _leave_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
 
 
 def _evaluate(assignment: Assignment, repeat: int) -> Result:
