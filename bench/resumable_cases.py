@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,32 @@ class ResumableCases:
     def forget(self) -> None:
         """Deletes the file; to be called when the benchmark's result is complete."""
         self._path.unlink()
+
+
+def measure_in_processes(
+    cases: ResumableCases,
+    pool: ProcessPoolExecutor,
+    missing: Mapping[str, Callable[[], Any]],
+    say: Callable[[int, str, Any], None],
+) -> None:
+    """Measures cases in the processes of a pool, and stores each as soon as it has ended.
+
+    Args:
+        cases: where they are stored.
+        pool: its processes, which end with this call; at an error or Ctrl-C they are not waited for.
+        missing: case -> measures it; picklable.
+        say: called with the number of cases so far, the case, and what was measured.
+    """
+    with pool:
+        try:
+            started = {pool.submit(measure): case for case, measure in missing.items()}
+            for number, done in enumerate(as_completed(started), 1):
+                case, measured = started[done], done.result()
+                cases.get(case, lambda measured=measured: measured)
+                say(number, case, measured)
+        except BaseException:  # else the pool's processes are waited for, without which this one may never end
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def kept_in_repository(name: str) -> Path:

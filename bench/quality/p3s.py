@@ -13,8 +13,9 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from bench.quality.tabular.labelled import ROWS, TEST_SHARE, labelled
 from bench.quality.tabular.measured import BUDGETS, FOLDS, OURS, TASKS, Outcome, begin, compared, measured
 from bench.quality.tabular.others import drawn
 from bench.quality.tabular.sets import LOGS, TABLES
-from bench.resumable_cases import ResumableCases, kept_in_repository
+from bench.resumable_cases import ResumableCases, kept_in_repository, measure_in_processes
 from ziggurat.search.pipelines.comparison_page import write_comparison
 from ziggurat.search.pipelines.search import METHODS
 
@@ -62,18 +63,15 @@ def _all(context: Context, cases: ResumableCases, wanted: Sequence[Case]) -> Non
     folder = context.cache / "tabular"
     for table in TABLES if missing else ():  # fetched here, so that no two processes do
         table.load(folder, context.data)
+
+    def say(number: int, case: str, outcome: Outcome) -> None:
+        shown = ", ".join(f"{method} {each['test']:.4f}" for method, each in outcome.items())
+        context.say(f"{number}/{len(missing)} {case}: {shown}")
+
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(PROCESSES, spawn, initializer=begin, initargs=(os.getpid(),)) as pool:
-        try:
-            started = {pool.submit(_outcome, case, folder, context.data): case for case in missing}
-            for number, done in enumerate(as_completed(started), 1):
-                outcome, case = done.result(), started[done]
-                cases.get(_named(case), lambda outcome=outcome: outcome)
-                shown = ", ".join(f"{method} {each['test']:.4f}" for method, each in outcome.items())
-                context.say(f"{number}/{len(missing)} {_named(case)}: {shown}")
-        except BaseException:  # else the pool's processes are waited for
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = ProcessPoolExecutor(PROCESSES, spawn, initializer=begin, initargs=(os.getpid(),))
+    work = {_named(case): partial(_outcome, case, folder, context.data) for case in missing}
+    measure_in_processes(cases, pool, work, say)
 
 
 def _outcome(case: Case, folder: Path, data: Path | None) -> Outcome:

@@ -20,8 +20,9 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ import numpy as np
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.quality.seerl_page import Floats, write
 from bench.quality.seerl_tasks import CYCLES, MEMBERS, METHODS, QUICK, TASKS, WEIGHTS, Outcome, trained
-from bench.resumable_cases import ResumableCases, kept_in_repository
+from bench.resumable_cases import ResumableCases, kept_in_repository, measure_in_processes
 from ziggurat.policies.scores import interquartile_interval, paired_difference, performance_profile
 
 SEEDS, EPISODES, PROCESSES = 5, 20, 2
@@ -100,16 +101,13 @@ def _all(
             outcome = trained(folder, *case, episodes, True)
             resumable.get(named[case], lambda outcome=outcome: outcome)
     else:
-        with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("forkserver")) as pool:
-            try:
-                started = {pool.submit(trained, folder, *case, episodes, False): case for case in missing}
-                for number, done in enumerate(as_completed(started), 1):
-                    outcome, case = done.result(), started[done]
-                    resumable.get(named[case], lambda outcome=outcome: outcome)
-                    context.say(f"{number}/{len(missing)} {named[case]}: {outcome['ensemble']:.4g}")
-            except BaseException:  # else the pool's processes are waited for, without which this one may never end
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+
+        def say(number: int, name: str, outcome: Outcome) -> None:
+            context.say(f"{number}/{len(missing)} {name}: {outcome['ensemble']:.4g}")
+
+        pool = ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("forkserver"))
+        work = {named[case]: partial(trained, folder, *case, episodes, False) for case in missing}
+        measure_in_processes(resumable, pool, work, say)
     return {case: resumable.get(name, dict[str, Any]) for case, name in named.items()}
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import operator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from bench.provenance import commit as commit_of
-from bench.resumable_cases import ResumableCases
+from bench.resumable_cases import ResumableCases, measure_in_processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,3 +42,18 @@ def test_an_interrupted_benchmark_resumes(tmp_path: Path) -> None:
     assert len(ResumableCases(path, "sources 2")) == 0
     again.forget()
     assert not path.exists()
+
+
+def test_cases_are_measured_in_processes_and_kept_until_one_fails(tmp_path: Path) -> None:
+    said: list[tuple[int, str, int]] = []
+    cases = ResumableCases(tmp_path / "cases.jsonl", "sources 1")
+    context = get_context("spawn")
+    work = {"first": partial(operator.add, 1, 2), "second": partial(operator.mul, 3, 4)}
+    measure_in_processes(cases, ProcessPoolExecutor(1, context), work, lambda *each: said.append(each))
+    assert said == [(1, "first", 3), (2, "second", 12)]
+    failing = {"third": partial(operator.add, 5, 6), "fourth": partial(operator.truediv, 1, 0)}
+    with pytest.raises(ZeroDivisionError):
+        measure_in_processes(cases, ProcessPoolExecutor(1, context), failing, lambda *each: said.append(each))
+    again = ResumableCases(tmp_path / "cases.jsonl", "sources 1")
+    assert [again.get(each, never) for each in ("first", "second", "third")] == [3, 12, 11]
+    assert "fourth" not in again
