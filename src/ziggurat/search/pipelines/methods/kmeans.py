@@ -6,8 +6,7 @@ import numpy as np
 
 from ziggurat.search.pipelines.clustering.descriptors import DESCRIPTORS, describe, standardised
 from ziggurat.search.pipelines.clustering.network import clustering, plane
-from ziggurat.search.pipelines.methods.proposals import Notes, Proposal, Proposals, drawn, standard
-from ziggurat.search.pipelines.pipeline import Kind
+from ziggurat.search.pipelines.methods.proposals import Notes, Proposals, random_in_groups
 from ziggurat.search.pipelines.table import Ints, Table
 
 
@@ -27,15 +26,4 @@ def kmeans(table: Table, rows: Ints, seed: int, batch: int, clusters: int, notes
     numbers = clustering(found, seed).fit_predict(descriptors)
     notes.descriptors, notes.descriptor_names, notes.coordinates = descriptors, DESCRIPTORS, plane(descriptors)
     notes.clusters = {each.name: int(number) for each, number in zip(table.columns, numbers, strict=True)}
-    random = np.random.default_rng([seed, 5])
-    yield [standard(table)]
-    groups: dict[tuple[int, Kind], bool] = {(notes.clusters[each.name], each.kind): False for each in table.columns}
-    for each in table.columns:
-        groups[notes.clusters[each.name], each.kind] |= each.has_missing
-    while True:
-        proposals: list[Proposal] = []
-        for _ in range(batch):
-            of_group = {group: drawn(group[1], has_missing=missing, random=random) for group, missing in groups.items()}
-            chosen = {each.name: of_group[notes.clusters[each.name], each.kind] for each in table.columns}
-            proposals.append(Proposal("random", chosen))
-        yield proposals
+    return random_in_groups(table, notes.clusters, np.random.default_rng([seed, 5]), batch)

@@ -6,7 +6,7 @@ killed goes on by running the method from its beginning on the scores that were 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,9 +60,28 @@ def drawn(kind: Kind, *, has_missing: bool, random: np.random.Generator) -> AnyP
     return options[int(random.integers(len(options)))]
 
 
-def missing_kinds(table: Table) -> dict[Kind, bool]:
-    """Returns the kinds of the table's columns, each with whether a column of it has missing values."""
-    kinds: dict[Kind, bool] = {}
+def random_in_groups(
+    table: Table, groups: Mapping[str, Hashable], random: np.random.Generator, batch: int
+) -> Proposals:
+    """Proposes standard scaling, then random pipelines that the columns of a kind and a group share, without end.
+
+    Args:
+        table: the table.
+        groups: column -> its group.
+        random: draws a pipeline for each group, in the order of the groups' first columns.
+        batch: proposals at a time.
+    """
+    yield [standard(table)]
+    of_column: dict[str, tuple[Hashable, Kind]] = {each.name: (groups[each.name], each.kind) for each in table.columns}
+    has_missing: dict[tuple[Hashable, Kind], bool] = {}
     for each in table.columns:
-        kinds[each.kind] = kinds.get(each.kind, False) or each.has_missing
-    return kinds
+        group = of_column[each.name]
+        has_missing[group] = has_missing.get(group, False) or each.has_missing
+    while True:
+        proposals: list[Proposal] = []
+        for _ in range(batch):
+            chosen = {
+                group: drawn(group[1], has_missing=missing, random=random) for group, missing in has_missing.items()
+            }
+            proposals.append(Proposal("random", {name: chosen[group] for name, group in of_column.items()}))
+        yield proposals

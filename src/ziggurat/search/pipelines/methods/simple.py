@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ziggurat.search.pipelines.methods.proposals import Proposal, Proposals, drawn, missing_kinds, standard
+from ziggurat.search.pipelines.methods.proposals import Proposals, random_in_groups, standard
 from ziggurat.search.pipelines.table import Table
 
 
@@ -15,26 +15,11 @@ def only_standard(table: Table) -> Proposals:
 
 def shared(table: Table, seed: int, batch: int) -> Proposals:
     """Proposes random pipelines that all columns of a kind share."""
-    random = np.random.default_rng([seed, 1])
-    yield [standard(table)]
-    kinds = missing_kinds(table)
-    while True:
-        proposals: list[Proposal] = []
-        for _ in range(batch):
-            of_kind = {kind: drawn(kind, has_missing=missing, random=random) for kind, missing in kinds.items()}
-            proposals.append(Proposal("random", {each.name: of_kind[each.kind] for each in table.columns}))
-        yield proposals
+    together = {each.name: 0 for each in table.columns}
+    return random_in_groups(table, together, np.random.default_rng([seed, 1]), batch)
 
 
 def per_feature(table: Table, seed: int, batch: int) -> Proposals:
     """Proposes a random pipeline for each column by itself."""
-    random = np.random.default_rng([seed, 2])
-    yield [standard(table)]
-    while True:
-        proposals: list[Proposal] = []
-        for _ in range(batch):
-            chosen = {
-                each.name: drawn(each.kind, has_missing=each.has_missing, random=random) for each in table.columns
-            }
-            proposals.append(Proposal("random", chosen))
-        yield proposals
+    apart = {each.name: each.name for each in table.columns}
+    return random_in_groups(table, apart, np.random.default_rng([seed, 2]), batch)
