@@ -6,8 +6,9 @@ import warnings
 
 import numpy as np
 import pytest
+from reference_transformers import transformer_of
 
-from ziggurat.search.pipelines.blocks import fitted_block, input_of, transformer_of
+from ziggurat.search.pipelines.blocks import fitted_block, input_of
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, possible, title
 from ziggurat.search.pipelines.table import Table
 

@@ -1,4 +1,4 @@
-"""The blocks of numbers by NumPy: what the transformers of ``pipelines.blocks`` compute, without their checks.
+"""The blocks of numbers by NumPy: what scikit-learn's transformers compute, without their checks.
 
 A search makes thousands of blocks of one column, of which checks are most of the time. The tests compare each with the
 transformer that it stands for.
@@ -16,6 +16,8 @@ from scipy.optimize import brent
 from scipy.special import ndtri
 
 from ziggurat.features.numeric.bins import kmeans_centres
+from ziggurat.features.numeric.power import yeo_johnson
+from ziggurat.features.numeric.steps import Log
 from ziggurat.search.pipelines.pipeline import NumericPipeline
 from ziggurat.search.pipelines.table import Floats
 
@@ -75,7 +77,7 @@ def _scaling(scaler: str, train: Floats) -> Function:
         case "quantile_normal":
             return _quantile(train, normal=True)
         case "log":
-            return lambda values: np.copysign(np.log1p(np.abs(values)), values)
+            return Log().apply
         case _:
             return lambda values: values
 
@@ -90,17 +92,6 @@ def _standard(train: Floats) -> Function:
     constant = variance <= rows * eps * variance + (rows * mean * eps) ** 2
     std = 1.0 if constant else np.sqrt(variance)
     return lambda values: (values - mean) / std
-
-
-def yeo_johnson(values: Floats, power: float) -> Floats:
-    """Returns Yeo and Johnson's transform (2000, "A new family of power transformations", equation 2.1)."""
-    out = np.empty_like(values)
-    positive = values >= 0
-    above, below = np.log1p(values[positive]), np.log1p(-values[~positive])
-    out[positive] = above if abs(power) < np.spacing(1.0) else np.expm1(power * above) / power
-    other = 2 - power
-    out[~positive] = -below if abs(other) < np.spacing(1.0) else -np.expm1(other * below) / other
-    return out
 
 
 def _power(train: Floats) -> Function:

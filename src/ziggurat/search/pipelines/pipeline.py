@@ -2,8 +2,8 @@
 
 The names are those of the specification of ClusterP3S (arXiv 2302.14329); its primitives are not available to us, so
 that the choices are ours: three imputers, nine scalers and five discretisers of numbers, two imputers and four encoders
-of categories, three readings of times. ``pipelines.blocks`` builds a scikit-learn transformer of each, and
-``pipelines.features_section`` the entries of a config.
+of categories, three readings of times. ``pipelines.blocks`` computes what each makes of a column, and
+``pipelines.features_section`` writes the entries of a config.
 """
 
 from __future__ import annotations
