@@ -57,22 +57,17 @@ def judge(campaign: Campaign, budget: int) -> Trial:
     if left < 2 or len(running) < 2:
         return best_searched(campaign.trials)
     fresh: dict[int, list[float]] = {each.number: [] for each in running}
-    repeat = 1
-    while running and len(running) >= 2 and budget - len(campaign.trials) >= len(running):
-        proposals = [Proposal("finalist", each.pipelines) for each in running]
-        results = campaign.evaluate(proposals, repeat, budget - len(campaign.trials))
+    repeat = 0
+    while (left := budget - len(campaign.trials)) >= len(running):
+        repeat += 1
+        results = campaign.evaluate([Proposal("finalist", each.pipelines) for each in running], repeat, left)
         assert results is not None
         for trial, result in zip(running, results, strict=True):
             fresh[trial.number] += list(result.scores) or [-math.inf]
-        repeat += 1
-        means = {number: float(np.mean(scores)) for number, scores in fresh.items() if scores}
-        ranked = sorted(running[1:], key=lambda each: (-means[each.number], each.number))
-        keep = budget - len(campaign.trials) if repeat == 2 else len(running)
-        keep = min(keep, len(running))
-        if keep < 2:
-            running = [running[0], ranked[0]]
-            break
-        running = [running[0], *ranked[: keep - 1]]
+        ranked = sorted(running[1:], key=lambda each: (-float(np.mean(fresh[each.number])), each.number))
+        # Standard scaling stays; after the first round so many others do as the rest of the budget can judge again.
+        most = max(2, budget - len(campaign.trials)) if repeat == 1 else len(running)
+        running = [running[0], *ranked[: most - 1]]
     return _ahead(running, fresh, {each.name: each.kind for each in campaign.table.columns})
 
 

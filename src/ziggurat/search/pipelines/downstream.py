@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pydantic
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
@@ -64,14 +63,10 @@ class MLPTask(_Task):
         )  # fmt: skip
 
 
-DownstreamTask = Annotated[LogisticRegressionTask | MLPTask, pydantic.Field(discriminator="name")]
-
-
 def fitted_model(task: LogisticRegressionTask | MLPTask, train: Floats, labels: Ints, classes: int, seed: int) -> Any:
     """Returns the task's model, fitted on (n, w) training rows."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        warnings.simplefilter("ignore", ConvergenceWarning)
         return task.model(train.shape[1], classes, seed).fit(train, labels)
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,12 @@ class Result:
     @property
     def score(self) -> float:
         """The mean over the folds; -inf if it failed."""
-        return sum(self.scores) / len(self.scores) if self.scores else -math.inf
+        return mean_score(self.scores)
+
+
+def mean_score(scores: Sequence[float]) -> float:
+    """Returns the mean over folds; -inf without any, as of an evaluation that failed."""
+    return sum(scores) / len(scores) if scores else -math.inf
 
 
 def simplified(table: Table, assignment: Assignment) -> dict[str, AnyPipeline]:

@@ -18,7 +18,6 @@ from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import label_column
-from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.features.config import CategoricalFeature, IdFeature, NumericFeature
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
@@ -153,8 +152,3 @@ def with_pipelines(experiment: Experiment, pipelines: Mapping[str, AnyPipeline],
     slices = [each for each in experiment.evaluation.slices if each in tables]
     values["evaluation"] = {**values["evaluation"], "slices": slices}
     return parse_config(Experiment, values, "search pipelines")
-
-
-def prepared_for(experiment: Experiment, folder: Path, progress: Progress) -> Dataset:
-    """Returns the dataset of an experiment with pipelines, prepared in ``folder``."""
-    return prepare(experiment, folder=folder, progress=progress)

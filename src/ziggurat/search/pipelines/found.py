@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.search.pipelines.evaluation import AnyPipeline
+from ziggurat.search.pipelines.evaluation import AnyPipeline, mean_score
 
 Method = str
 """One of ``METHODS`` of :mod:`ziggurat.search.pipelines.search`."""
@@ -59,7 +59,7 @@ class Trial:
 
     @property
     def score(self) -> float:
-        return float(np.mean(self.scores)) if self.scores else -np.inf
+        return mean_score(self.scores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from ziggurat.core.errors import ConfigError, EnvironmentMismatch
 from ziggurat.core.progress import Silent
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.search.pipelines.evaluation import Assignment, Result, key_of
-from ziggurat.search.pipelines.experiment_table import prepared_for, with_pipelines
+from ziggurat.search.pipelines.experiment_table import with_pipelines
 from ziggurat.search.trial_process import LocalProcess, TrialProcess, discard
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.preparation import prepare
 from ziggurat.training.train_state import monitored
 
 _POLL_S = 0.1
@@ -84,7 +85,7 @@ class ModelJudges:
             training = made.training.model_copy(update={"seed": made.training.seed + repeat})
             made = made.model_copy(update={"training": training})
             folder.mkdir(exist_ok=True)
-            dataset = prepared_for(made, folder / "prepared", Silent())
+            dataset = prepare(made, folder=folder / "prepared", progress=Silent())
         except ConfigError as error:
             return Result((), time.monotonic() - began, error.problem.splitlines()[0])
         process = TrialProcess(place, made, folder / "run", dataset.folder, self.start)

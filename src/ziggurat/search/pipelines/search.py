@@ -17,7 +17,7 @@ from ziggurat.search.pipelines.campaign import Campaign, Stopped
 from ziggurat.search.pipelines.choosing import best_searched, judge, reserved
 from ziggurat.search.pipelines.clustering.config import PolicyConfig
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask
-from ziggurat.search.pipelines.evaluation import AnyPipeline, divided, key_of
+from ziggurat.search.pipelines.evaluation import AnyPipeline, divided, key_of, mean_score
 from ziggurat.search.pipelines.found import FoundPipelines, Trial
 from ziggurat.search.pipelines.methods.proposals import Notes, Proposals
 from ziggurat.search.pipelines.methods.simple import only_standard, per_feature, shared
@@ -184,8 +184,7 @@ def _score(trials: list[Trial], pipelines: dict[str, AnyPipeline]) -> float:
     key = key_of(pipelines, 0)
     same = [each for each in trials if each.scores and key_of(each.pipelines, 0) == key]
     fresh = [score for each in same if each.repeat for score in each.scores]
-    scores = fresh or [score for each in same for score in each.scores]
-    return sum(scores) / len(scores) if scores else -math.inf
+    return mean_score(fresh or [score for each in same for score in each.scores])
 
 
 def _clusters(table: Table, pipelines: dict[str, AnyPipeline], notes: Notes) -> dict[str, int]:
