@@ -29,7 +29,8 @@ TRIALS, SEARCHED_TRIALS = 20, 30
 ENOUGH_POSITIVES = 200
 MEASURED = "version 1"
 """What the outcomes of :mod:`bench.quality.default_trial` mean. A case is measured again where ``init`` writes another
-config; golden losses hold that the same config trains the same model at other commits."""
+config, one of the baselines where it writes other columns; golden losses hold that the same config trains the same
+model at other commits."""
 _HEADER = (
     "log", "half", "rows", "ours: NE", "LightGBM NE", "logistic regression NE", "ours: AUC", "LightGBM AUC",
     "logistic regression AUC", "calibration", "ours s", "one fit s",
@@ -75,9 +76,14 @@ class _Cases:
         files = [str(path) for path in log.files(folder / "logs", self.context.data)]
         spec = Spec(files, log.label, list(SEEDS), len(os.sched_getaffinity(0)), **what)
         config = draft_config(files, log.label).replace(str(folder), "")
-        digest = hashlib.sha256(config.encode()).hexdigest()[:12]
-        case = f"{log.name}: {kind}, {spec.threads} threads, config {digest}"
+        columns = config.partition("\nembeddings:")[0]
+        given = f"columns {_digest(columns)}" if spec.baselines else f"config {_digest(config)}"
+        case = f"{log.name}: {kind}, {spec.threads} threads, {given}"
         return self.stored.get(case, lambda: _process(log, spec))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _process(log: LabelledLog, spec: Spec) -> list[Outcome]:

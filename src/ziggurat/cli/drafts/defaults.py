@@ -16,8 +16,11 @@ from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference
 NUMERIC_BINS = 64
 """Intervals of a number's ranks, and of the curve that embeds it."""
 MANY_ROWS = 50_000
-"""Training rows from which on the cross layers of DCN-V2, with a penalty on the vectors, learn more than they know by
-heart."""
+"""Training rows from which on Wukong, with a penalty on the vectors, learns more than it knows by heart."""
+_WIDE_VECTORS_ROWS = 200_000
+"""Training rows from which on vectors of 32 numbers are better than vectors of 16."""
+_MOST_PAIRED_FIELDS = 64
+"""Most fields all of whose pairs Wukong multiplies; of more, it multiplies mixtures."""
 _AVERAGED_ROWS = 200_000
 """Most rows of all tables together that a moving average reads at each step."""
 _LONG_EPOCH = 250
@@ -56,7 +59,7 @@ def model_lines(found: Inference) -> Iterator[str]:
     many = rows >= MANY_ROWS
     rate = "0.05" if many else "0.02"
     yield "embeddings:"
-    yield "  dim: 16"
+    yield "  dim: 32" if rows >= _WIDE_VECTORS_ROWS else "  dim: 16"
     if probabilities:
         eps = f"{0.1 / batch:.0e}".replace("e-0", "e-")
         yield "  # eps: a tenth of a positive row's gradient, so that the small gradients of many negatives stay small"
@@ -94,7 +97,10 @@ def _model(found: Inference, rows: int) -> tuple[str, str, str]:
     """Returns the model's name, its settings and the reason for it."""
     used = [feature for feature in found.features if feature.kind]
     if rows >= MANY_ROWS:
-        return "dcn_v2", ", deep: {dropout: 0.2}", f"{MANY_ROWS:,} training rows or more"
+        reason = f"{MANY_ROWS:,} training rows or more"
+        if len(used) > _MOST_PAIRED_FIELDS:
+            return "wukong", "", reason
+        return "wukong", ", rank: null", f"{reason}; all pairs of at most {_MOST_PAIRED_FIELDS} fields are multiplied"
     if 2 * sum(feature.kind in {"numeric", "vector"} for feature in used) > len(used):
         return "dcn_v2", "", "most features are numbers, which its cross layers multiply"
     return "deepfm", "", f"fewer than {MANY_ROWS:,} training rows"
