@@ -21,3 +21,23 @@ def test_curves_are_for_numbers_that_do_not_become_buckets(missing: float, *, cu
     text = draft_config(tmp_path / "log.csv")
     assert ("numeric_bins" in text) is curves
     assert ("bucketise" in text) is not curves
+
+
+@pytest.mark.parametrize(
+    ("rows", "features", "model", "dim"),
+    [
+        (20_000, 2, "{name: deepfm}", 16),
+        (70_000, 2, "{name: wukong, rank: null}", 16),
+        (70_000, 70, "{name: wukong}", 16),
+        (260_000, 2, "{name: wukong, rank: null}", 32),
+    ],
+)
+def test_model_and_width_follow_rows_and_features(
+    rows: int, features: int, model: str, dim: int, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    columns = {f"id_{k}": random.integers(0, 9, rows) for k in range(features)}
+    pl.DataFrame(columns | {"click": random.integers(0, 2, rows)}).write_parquet(tmp_path / "log.parquet")
+    text = draft_config(tmp_path / "log.parquet")
+    assert f"model: {model} " in text
+    assert f"\n  dim: {dim}\n" in text
