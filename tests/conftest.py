@@ -19,6 +19,7 @@ gc.set_threshold(GC_THRESHOLD)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # where a test asks for two threads
 os.environ.setdefault("RAY_worker_niceness", "0")  # else tests of Ray wait for all other tests to end
 
 LONG = ("search", "serving", "distributed", "training", "end_to_end", "bench", "features", "planning", "data")
