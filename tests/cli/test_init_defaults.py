@@ -56,5 +56,12 @@ def test_a_large_log_is_judged_within_its_first_epoch_at_less_than_the_cost_of_t
     text = "\n".join(model_lines(replace(found, sample=replace(found.sample, total_rows=rows))))
     assert f"\n  evaluate_every: {every}  #" in text
     evaluations = 0.8 * rows / 4096 / every
-    assert 1 < evaluations
+    assert evaluations > 1
     assert evaluations * 0.1 * rows <= 0.8 * rows * 1.01
+
+
+@pytest.mark.parametrize(("numbers", "model"), [(100, "{name: dcn_v2}"), (101, "{name: dcn_v2, rank: 64}")])
+def test_the_cross_layers_of_many_numbers_have_a_rank(numbers: int, model: str) -> None:
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame({f"x{k}": random.normal(size=50) for k in range(numbers)} | {"click": [0, 1] * 25})
+    assert f"model: {model} " in draft_config(frame)

@@ -21,6 +21,8 @@ _WIDE_VECTORS_ROWS = 200_000
 """Training rows from which on vectors of 32 numbers are better than vectors of 16."""
 _MOST_PAIRED_FIELDS = 64
 """Most fields all of whose pairs Wukong multiplies; of more, it multiplies mixtures."""
+_MOST_CROSSED_FIELDS, _CROSS_RANK = 100, 64
+"""Most fields that DCN-V2 crosses by full matrices, which grow with the square of the fields; the rank for more."""
 _AVERAGED_ROWS = 200_000
 """Most rows of all tables together that a moving average reads at each step."""
 _LONG_EPOCH = 250
@@ -105,7 +107,10 @@ def _model(found: Inference, rows: int) -> tuple[str, str, str]:
             return "wukong", "", reason
         return "wukong", ", rank: null", f"{reason}; all pairs of at most {_MOST_PAIRED_FIELDS} fields are multiplied"
     if 2 * sum(feature.kind in {"numeric", "vector"} for feature in used) > len(used):
-        return "dcn_v2", "", "most features are numbers, which its cross layers multiply"
+        reason = "most features are numbers, which its cross layers multiply"
+        if len(used) > _MOST_CROSSED_FIELDS:
+            return "dcn_v2", f", rank: {_CROSS_RANK}", f"{reason}; of low rank, for over {_MOST_CROSSED_FIELDS} fields"
+        return "dcn_v2", "", reason
     return "deepfm", "", f"fewer than {MANY_ROWS:,} training rows"
 
 
