@@ -65,3 +65,14 @@ def test_the_cross_layers_of_many_numbers_have_a_rank(numbers: int, model: str) 
     random = np.random.default_rng(0)
     frame = pl.DataFrame({f"x{k}": random.normal(size=50) for k in range(numbers)} | {"click": [0, 1] * 25})
     assert f"model: {model} " in draft_config(frame)
+
+
+def test_more_than_a_thousand_numbers_are_not_embedded_along_curves(tmp_path: Path) -> None:
+    names = [f"x{k}" for k in range(1_001)]
+    pl.DataFrame({name: [0.5, 1.5, 2.5, 3.5] * 10 for name in names} | {"click": [0, 1] * 20}).write_csv(
+        tmp_path / "log.csv"
+    )
+    found = infer(resolve_files(["log.csv"], tmp_path, [".csv"]))
+    assert "  # numeric_bins: 64  # left out" in "\n".join(model_lines(found))
+    fewer = replace(found, features=found.features[:1_000])
+    assert "\n  numeric_bins: 64" in "\n".join(model_lines(fewer))

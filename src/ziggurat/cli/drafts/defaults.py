@@ -15,6 +15,8 @@ from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference
 
 NUMERIC_BINS = 64
 """Intervals of a number's ranks, and of the curve that embeds it."""
+_MOST_CURVES = 1_000
+"""Most numbers that are embedded along curves: a model has weights for each of a vector's values."""
 MANY_ROWS = 50_000
 """Training rows from which on Wukong, with a penalty on the vectors, learns more than it knows by heart."""
 _WIDE_VECTORS_ROWS = 200_000
@@ -58,7 +60,7 @@ def transforms(profile: ColumnProfile) -> Iterator[str]:
 
 def model_lines(found: Inference) -> Iterator[str]:
     """Yields the sections ``embeddings``, ``model``, ``optimizer`` and ``training``."""
-    numbers = any(feature.kind == "numeric" and not _has_buckets(feature.profile) for feature in found.features)
+    numbers = sum(feature.kind == "numeric" and not _has_buckets(feature.profile) for feature in found.features)
     probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
     batch, rows = _batch_rows(found), _training_rows(found)
     many = rows >= MANY_ROWS
@@ -73,7 +75,9 @@ def model_lines(found: Inference) -> Iterator[str]:
         yield f"  optimizer: {{name: rowwise_adagrad, lr: {rate}}}"
     if many:
         yield "  l2: 0.003  # keeps ids with few rows near 0"
-    if numbers:
+    if numbers > _MOST_CURVES:
+        yield f"  # numeric_bins: {NUMERIC_BINS}  # left out: {numbers:,} vectors along curves are too many"
+    elif numbers:
         yield f"  numeric_bins: {NUMERIC_BINS}  # each number is embedded along a curve of so many pieces"
     chosen, settings, reason = _model(found, rows)
     others = ", ".join(name for name in reversed(model_names()) if name != chosen)
