@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+from ziggurat.cli.drafts.defaults import model_lines
 from ziggurat.cli.init import draft_config
+from ziggurat.data.inference.roles import infer
+from ziggurat.data.readers.source_files import resolve_files
 
 
 @pytest.mark.parametrize(("missing", "curves"), [(0.0, True), (0.1, True), (0.5, False)])
@@ -41,3 +45,34 @@ def test_model_and_width_follow_rows_and_features(
     text = draft_config(tmp_path / "log.parquet")
     assert f"model: {model} " in text
     assert f"\n  dim: {dim}\n" in text
+
+
+@pytest.mark.parametrize(("rows", "every"), [(10**7, 976), (10**8, 5_000), (10**9, 24_414)])
+def test_a_large_log_is_judged_within_its_first_epoch_at_less_than_the_cost_of_training(
+    rows: int, every: int, tmp_path: Path
+) -> None:
+    pl.DataFrame({"item": [1, 2, 3, 4] * 50, "click": [0, 1, 1, 0] * 50}).write_csv(tmp_path / "log.csv")
+    found = infer(resolve_files(["log.csv"], tmp_path, [".csv"]))
+    text = "\n".join(model_lines(replace(found, sample=replace(found.sample, total_rows=rows))))
+    assert f"\n  evaluate_every: {every}  #" in text
+    evaluations = 0.8 * rows / 4096 / every
+    assert evaluations > 1
+    assert evaluations * 0.1 * rows <= 0.8 * rows * 1.01
+
+
+@pytest.mark.parametrize(("numbers", "model"), [(100, "{name: dcn_v2}"), (101, "{name: dcn_v2, rank: 64}")])
+def test_the_cross_layers_of_many_numbers_have_a_rank(numbers: int, model: str) -> None:
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame({f"x{k}": random.normal(size=50) for k in range(numbers)} | {"click": [0, 1] * 25})
+    assert f"model: {model} " in draft_config(frame)
+
+
+def test_more_than_a_thousand_numbers_are_not_embedded_along_curves(tmp_path: Path) -> None:
+    names = [f"x{k}" for k in range(1_001)]
+    pl.DataFrame({name: [0.5, 1.5, 2.5, 3.5] * 10 for name in names} | {"click": [0, 1] * 20}).write_csv(
+        tmp_path / "log.csv"
+    )
+    found = infer(resolve_files(["log.csv"], tmp_path, [".csv"]))
+    assert "  # numeric_bins: 64  # left out" in "\n".join(model_lines(found))
+    fewer = replace(found, features=found.features[:1_000])
+    assert "\n  numeric_bins: 64" in "\n".join(model_lines(fewer))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -197,3 +199,9 @@ def test_a_chain_of_another_version_is_rejected() -> None:
     values = NumericChain.fit((), sample(1)).to_json()
     with pytest.raises(DataError, match="version 7"):
         NumericChain.from_json({**values, "version": 7})
+
+
+def test_scipy_is_imported_where_a_step_needs_it_and_not_with_every_command() -> None:
+    modules = "ziggurat.features.config, ziggurat.towers.partitioner.balanced_kmeans"
+    code = f"import sys, {modules}; print('scipy' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"

@@ -197,6 +197,21 @@ def test_predictions_are_corrected_for_dropped_negatives_outside_training_alone(
     torch.testing.assert_close(torch.sigmoid(outputs(raw)), expected)
 
 
+@pytest.mark.parametrize(("kept", "known"), [(0.1, 1.0), (0.5, 0.2)])
+def test_with_dropped_negatives_the_first_prediction_is_the_rate_of_the_rows_trained_on(
+    kept: float, known: float
+) -> None:
+    positives, negatives = 10.0, 990.0
+    outputs = Outputs([Task("click", negative_rate=known * kept, known_rate=known)], at_base_rate=True)
+    outputs.start({"click": LabelFigures(positives / (positives + negatives), 0.1)})
+    untrained = torch.zeros(1, 1)
+    in_training = torch.sigmoid(outputs(untrained)).item()
+    assert in_training == pytest.approx(positives / (positives + negatives * kept), rel=1e-5)
+    outputs.eval()
+    whole_log = torch.sigmoid(outputs(untrained)).item()
+    assert whole_log == pytest.approx(positives / (positives + negatives / known), rel=1e-5)
+
+
 def test_rows_weigh_by_loss_weights_and_by_trials() -> None:
     tasks = [Task("click"), Task("ctr", "soft", weight=3.0)]
     outputs = Outputs(tasks)

@@ -155,6 +155,7 @@ class _Probability(_Part):
         self.trials: Tensor | None
         self.register_buffer("trials", torch.ones(()) if task.kind == "soft" else None)
         self._correction = math.log(task.negative_rate)
+        self._dropped = math.log(task.negative_rate / task.known_rate)
 
     @property
     def unit(self) -> Tensor | None:
@@ -168,7 +169,8 @@ class _Probability(_Part):
         if self.trials is not None:
             self.trials.fill_(figures.trials)
         if self.shift is not None and 0 < figures.mean < 1:
-            self.shift.fill_(math.log(figures.mean) - math.log1p(-figures.mean))
+            # The figures count all negatives of the log, of which training sees a share.
+            self.shift.fill_(math.log(figures.mean) - math.log1p(-figures.mean) - self._dropped)
 
     def forward(self, outputs_BK: Tensor) -> Tensor:
         logits_B1 = outputs_BK if self.shift is None else outputs_BK + self.shift

@@ -15,17 +15,24 @@ from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference
 
 NUMERIC_BINS = 64
 """Intervals of a number's ranks, and of the curve that embeds it."""
+_MOST_CURVES = 1_000
+"""Most numbers that are embedded along curves: a model has weights for each of a vector's values."""
 MANY_ROWS = 50_000
 """Training rows from which on Wukong, with a penalty on the vectors, learns more than it knows by heart."""
 _WIDE_VECTORS_ROWS = 200_000
 """Training rows from which on vectors of 32 numbers are better than vectors of 16."""
 _MOST_PAIRED_FIELDS = 64
 """Most fields all of whose pairs Wukong multiplies; of more, it multiplies mixtures."""
+_MOST_CROSSED_FIELDS, _CROSS_RANK = 100, 64
+"""Most fields that DCN-V2 crosses by full matrices, which grow with the square of the fields; the rank for more."""
 _AVERAGED_ROWS = 200_000
 """Most rows of all tables together that a moving average reads at each step."""
 _LONG_EPOCH = 250
 """Steps of an epoch from which on it is evaluated in its middle too."""
 _MOST_STEPS_UNEVALUATED = 5_000
+"""Steps after which a long epoch is evaluated."""
+_MOST_EVALUATIONS = 8
+"""Evaluations of the longest epochs: with a tenth of the rows for validation they cost less than the training does."""
 
 
 def encoder(profile: ColumnProfile, shared: bool) -> str:
@@ -53,7 +60,7 @@ def transforms(profile: ColumnProfile) -> Iterator[str]:
 
 def model_lines(found: Inference) -> Iterator[str]:
     """Yields the sections ``embeddings``, ``model``, ``optimizer`` and ``training``."""
-    numbers = any(feature.kind == "numeric" and not _has_buckets(feature.profile) for feature in found.features)
+    numbers = sum(feature.kind == "numeric" and not _has_buckets(feature.profile) for feature in found.features)
     probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
     batch, rows = _batch_rows(found), _training_rows(found)
     many = rows >= MANY_ROWS
@@ -68,7 +75,9 @@ def model_lines(found: Inference) -> Iterator[str]:
         yield f"  optimizer: {{name: rowwise_adagrad, lr: {rate}}}"
     if many:
         yield "  l2: 0.003  # keeps ids with few rows near 0"
-    if numbers:
+    if numbers > _MOST_CURVES:
+        yield f"  # numeric_bins: {NUMERIC_BINS}  # left out: {numbers:,} vectors along curves are too many"
+    elif numbers:
         yield f"  numeric_bins: {NUMERIC_BINS}  # each number is embedded along a curve of so many pieces"
     chosen, settings, reason = _model(found, rows)
     others = ", ".join(name for name in reversed(model_names()) if name != chosen)
@@ -81,7 +90,7 @@ def model_lines(found: Inference) -> Iterator[str]:
     yield f"  early_stopping: {{patience: 3}}  # evaluations without a better validation {measure}"
     steps = rows // batch
     if steps >= _LONG_EPOCH:
-        every = min(steps // 2, _MOST_STEPS_UNEVALUATED)
+        every = min(steps // 2, max(_MOST_STEPS_UNEVALUATED, steps // _MOST_EVALUATIONS))
         yield f"  evaluate_every: {every}  # steps; an epoch has about {steps:,}"
     if _table_rows(found) <= _AVERAGED_ROWS:
         decay = 0.995 if steps >= _LONG_EPOCH // 2 else 0.99
@@ -102,7 +111,10 @@ def _model(found: Inference, rows: int) -> tuple[str, str, str]:
             return "wukong", "", reason
         return "wukong", ", rank: null", f"{reason}; all pairs of at most {_MOST_PAIRED_FIELDS} fields are multiplied"
     if 2 * sum(feature.kind in {"numeric", "vector"} for feature in used) > len(used):
-        return "dcn_v2", "", "most features are numbers, which its cross layers multiply"
+        reason = "most features are numbers, which its cross layers multiply"
+        if len(used) > _MOST_CROSSED_FIELDS:
+            return "dcn_v2", f", rank: {_CROSS_RANK}", f"{reason}; of low rank, for over {_MOST_CROSSED_FIELDS} fields"
+        return "dcn_v2", "", reason
     return "deepfm", "", f"fewer than {MANY_ROWS:,} training rows"
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from ziggurat.core.config import Config
 from ziggurat.features.numeric.sample import NumericSample, Values
@@ -74,6 +73,8 @@ def _most_likely(values: Values) -> float:
             log_variance = float(np.log(transformed.var()))
         found = 0.5 * len(values) * log_variance - (exponent - 1.0) * signed_logs
         return found if np.isfinite(found) else 1e300  # overflow, or a constant by rounding: no exponent to choose
+
+    from scipy.optimize import minimize_scalar  # slow to import and seldom needed
 
     result = minimize_scalar(loss, bounds=_BOUNDS, method="bounded", options={"xatol": 1e-8})
     return float(result.x)

@@ -17,7 +17,6 @@ from typing import Literal, Self
 
 import numpy as np
 import pydantic
-from scipy.interpolate import BSpline
 
 from ziggurat.core.config import Config
 from ziggurat.features.numeric.sample import NumericSample, Values
@@ -69,6 +68,8 @@ class Spline:
 
     @cached_property
     def _basis(self) -> Callable[[Values], Values]:
+        from scipy.interpolate import BSpline  # slow to import and seldom needed
+
         return BSpline.basis_element(self.knots, extrapolate=False)
 
 

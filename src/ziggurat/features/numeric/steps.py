@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import pydantic
-from scipy.special import ndtri
 
 from ziggurat.core.config import Config
 from ziggurat.features.numeric.bins import BinStrategy
@@ -221,6 +220,8 @@ class NormalQuantile(Quantile):
     """x -> the standard normal quantile of the share of training values below it, that share within 1e-7 of 0 and 1."""
 
     def apply(self, values: Values) -> Values:
+        from scipy.special import ndtri  # slow to import and seldom needed
+
         return ndtri(np.clip(super().apply(values), _RAREST, 1.0 - _RAREST))
 
 

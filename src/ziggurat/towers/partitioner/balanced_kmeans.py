@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment
 
 from ziggurat.towers.partitioner.balance import Balance
 
@@ -50,6 +49,8 @@ def balanced_kmeans(places_U2: Floats, balance: Balance, seed: int) -> Integers:
 
 def _assigned(cost_UT: Floats) -> Integers:
     """Returns the cheapest towers with at most ⌈U/T⌉ units each, and every tower in use."""
+    from scipy.optimize import linear_sum_assignment  # slow to import and seldom needed
+
     units, towers = cost_UT.shape
     each, rest = divmod(units, towers)
     if not rest:
