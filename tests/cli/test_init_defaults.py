@@ -32,7 +32,7 @@ def test_curves_are_for_numbers_that_do_not_become_buckets(missing: float, *, cu
     [
         (20_000, 2, "{name: deepfm}", 16),
         (70_000, 2, "{name: wukong, rank: null}", 16),
-        (70_000, 70, "{name: wukong}", 16),
+        (70_000, 40, "{name: wukong}", 16),
         (260_000, 2, "{name: wukong, rank: null}", 32),
     ],
 )
@@ -76,3 +76,14 @@ def test_more_than_a_thousand_numbers_are_not_embedded_along_curves(tmp_path: Pa
     assert "  # numeric_bins: 64  # left out" in "\n".join(model_lines(found))
     fewer = replace(found, features=found.features[:1_000])
     assert "\n  numeric_bins: 64" in "\n".join(model_lines(fewer))
+
+
+@pytest.mark.parametrize(("positives", "model"), [(700, "deepfm"), (2_000, "wukong")])
+def test_few_positives_of_many_rows_get_a_small_model(positives: int, model: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    clicks = (np.arange(70_000) < positives).astype(int)
+    frame = pl.DataFrame({"item_id": random.integers(0, 9, 70_000), "click": random.permutation(clicks)})
+    frame.write_parquet(tmp_path / "log.parquet")
+    text = draft_config(tmp_path / "log.parquet")
+    assert f"model: {{name: {model}" in text
+    assert ("fewer than 1,000 of them with the label's rarer value" in text) is (model == "deepfm")

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ziggurat.cli.drafts.model_names import model_names
 from ziggurat.data.inference.columns import ColumnProfile
+from ziggurat.data.inference.label_order import label_numbers
 from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference
 
 NUMERIC_BINS = 64
@@ -19,10 +22,12 @@ _MOST_CURVES = 1_000
 """Most numbers that are embedded along curves: a model has weights for each of a vector's values."""
 MANY_ROWS = 50_000
 """Training rows from which on Wukong, with a penalty on the vectors, learns more than it knows by heart."""
+_MANY_CASES = 1_000
+"""Training rows of the label's rarer value that it takes too; of fewer, a smaller model at lower rates learns more."""
 _WIDE_VECTORS_ROWS = 200_000
 """Training rows from which on vectors of 32 numbers are better than vectors of 16."""
-_MOST_PAIRED_FIELDS = 64
-"""Most fields all of whose pairs Wukong multiplies; of more, it multiplies mixtures."""
+_MOST_PAIRED_FIELDS = 32
+"""Most fields all of whose pairs Wukong multiplies; of more, it multiplies mixtures, which are then cheaper."""
 _MOST_CROSSED_FIELDS, _CROSS_RANK = 100, 64
 """Most fields that DCN-V2 crosses by full matrices, which grow with the square of the fields; the rank for more."""
 _AVERAGED_ROWS = 200_000
@@ -63,7 +68,7 @@ def model_lines(found: Inference) -> Iterator[str]:
     numbers = sum(feature.kind == "numeric" and not _has_buckets(feature.profile) for feature in found.features)
     probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
     batch, rows = _batch_rows(found), _training_rows(found)
-    many = rows >= MANY_ROWS
+    many = _is_large(found)
     rate = "0.05" if many else "0.02"
     yield "embeddings:"
     yield "  dim: 32" if rows >= _WIDE_VECTORS_ROWS else "  dim: 16"
@@ -105,7 +110,7 @@ def model_lines(found: Inference) -> Iterator[str]:
 def _model(found: Inference, rows: int) -> tuple[str, str, str]:
     """Returns the model's name, its settings and the reason for it."""
     used = [feature for feature in found.features if feature.kind]
-    if rows >= MANY_ROWS:
+    if _is_large(found):
         reason = f"{MANY_ROWS:,} training rows or more"
         if len(used) > _MOST_PAIRED_FIELDS:
             return "wukong", "", reason
@@ -115,7 +120,20 @@ def _model(found: Inference, rows: int) -> tuple[str, str, str]:
         if len(used) > _MOST_CROSSED_FIELDS:
             return "dcn_v2", f", rank: {_CROSS_RANK}", f"{reason}; of low rank, for over {_MOST_CROSSED_FIELDS} fields"
         return "dcn_v2", "", reason
-    return "deepfm", "", f"fewer than {MANY_ROWS:,} training rows"
+    what = (
+        f"{MANY_ROWS:,} training rows" if rows < MANY_ROWS else f"{_MANY_CASES:,} of them with the label's rarer value"
+    )
+    return "deepfm", "", f"fewer than {what}"
+
+
+def _is_large(found: Inference) -> bool:
+    """Whether there are enough rows for a large model, and enough cases of some label's rarer value."""
+    rows = _training_rows(found)
+    if rows < MANY_ROWS:
+        return False
+    labels = [label_numbers(label, found.sample.frame) for label in found.labels if label.kind == "binary"]
+    shares = [float(np.nanmean(each)) for each in labels if each is not None and np.isfinite(each).any()]
+    return not shares or rows * max(min(share, 1 - share) for share in shares) >= _MANY_CASES
 
 
 def _training_rows(found: Inference) -> int:
