@@ -6,8 +6,8 @@ import contextlib
 import hashlib
 import json
 import random
-import socket
 import signal
+import socket
 import ssl
 import subprocess
 from collections.abc import Generator
