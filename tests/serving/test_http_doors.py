@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import random
+import signal
 import socket
 import ssl
 import subprocess
@@ -92,6 +93,8 @@ def test_tokens_rights_and_rates_over_tls(export: Exported, certificate: tuple[P
         assert {client.post("/v1/predict", json=body, headers=ops).status_code for _ in range(20)} == {200}
         assert TOKEN not in server.lines()
         assert '"client":"shop"' in server.lines()
+        server.process.send_signal(signal.SIGTERM)  # the client keeps its connection, and does not confirm its end
+        assert server.process.wait(25) == 0, "the transport waits 30 seconds for a client of TLS"
 
 
 def test_beyond_loopback_tokens_and_tls_are_required(tmp_path: Path, certificate: tuple[Path, Path]) -> None:

@@ -69,6 +69,17 @@ def test_a_worker_that_dies_is_replaced_and_no_connection_is_refused(export: Exp
             for each in re.findall(r'ziggurat_requests_total\{endpoint="/v1/predict",status="200"\} (\S+)', text)
         )
         assert total >= answers  # of all workers, that which died included
+        graph, deadline = export.folder / "dense.json", time.monotonic() + 120
+        graph.rename(hidden := graph.with_name("hidden"))
+        try:
+            os.kill(min(workers(server)), signal.SIGKILL)
+            while not (reasons := [each["reason"] for each in events(server, "worker_lost") if "reason" in each]):
+                assert time.monotonic() < deadline, server.lines()
+                time.sleep(0.05)
+        finally:
+            hidden.rename(graph)
+        assert reasons[0].startswith(f"{graph}: is missing, ")
+        assert httpx.post(f"{server.url}/v1/predict", json=body, trust_env=False).json()["predictions"] == expected
         assert server.stop() == 0
         assert "Traceback" not in server.lines()
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,6 +29,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     with tempfile.TemporaryDirectory(prefix="ray") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", folder)
+        (Path(folder) / "ray").mkdir()  # a cluster writes its address there, and does not make the folder
         own = {"node_ip_address": "127.0.0.1"}
         made: Any = Cluster(initialize_head=True, head_node_args={**own, "num_cpus": 1, "temp_dir": folder})
         made.add_node(num_cpus=1, **own)

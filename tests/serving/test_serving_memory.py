@@ -18,7 +18,7 @@ from tests.serving.http_kit import running
 from tests.training.conftest import config_values, write_log
 from ziggurat.cli.main import app
 from ziggurat.core.config import parse_config, set_by_path
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.readers.rows_in_memory import to_arrow
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.exporting.export import export
@@ -150,6 +150,20 @@ def test_a_new_version_of_a_table_shares_the_cache(exports: dict[str, Path], tmp
     assert changed[0].tobytes() == changed[1].tobytes() != expected.tobytes()
     assert scores(old_scorer, given).tobytes() == expected.tobytes()
     assert scores(new_scorer, given).tobytes() == changed[0].tobytes()
+
+
+def test_a_table_that_is_loaded_is_compared_with_its_checksum(exports: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    shutil.copytree(exports["int8"], folder)
+    manifest = Manifest.read(folder)
+    plan = plan_tables(folder, manifest, TableMemory(10_000_000))
+    reside(folder, plan)
+    path = folder / "tables" / manifest.tables[-1].file
+    rows = bytearray(path.read_bytes())
+    rows[9] ^= 1
+    path.write_bytes(rows)
+    with pytest.raises(DataError, match=rf"{path.name}: is damaged: its content differs from its checksum"):
+        reside(folder, plan)
 
 
 def test_memory_that_does_not_suffice_is_refused_with_what_does(exports: dict[str, Path]) -> None:

@@ -85,9 +85,17 @@ class FileChecksum:
         """
         self._check_size(path, damage)
         data = read_bytes(path, damage, limit=self.bytes)
-        if digest(data) != self.xxh3_128:
-            raise damage.of(path, _DIFFERS)
+        self.check_digest(digest(data), path, damage)
         return data
+
+    def check_digest(self, found: str, path: Path, damage: Damage) -> None:
+        """Compares the digest of what was read of a file.
+
+        Raises:
+            ZigguratError: of class ``damage.error``: it is another.
+        """
+        if found != self.xxh3_128:
+            raise damage.of(path, _DIFFERS)
 
     def _check_size(self, path: Path, damage: Damage) -> None:
         try:

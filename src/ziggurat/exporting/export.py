@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 
 from ziggurat._version import __version__
 from ziggurat.core.errors import ConfigError
-from ziggurat.core.files import atomic_folder, explained_writes
+from ziggurat.core.files import atomic_folder, new_file
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.embeddings.replicated import ReplicatedTable
@@ -79,7 +79,7 @@ class Exported:
         manifest: its manifest.
         bytes: the size of all files.
         table_bytes: the size of the tables' files.
-        fp32_bytes: the size of the tables in fp32.
+        fp32_bytes: the size that the tables' files have at fp32.
         notes: remarks for the user, such as that the export holds no sample rows, and why.
     """
 
@@ -144,7 +144,7 @@ def export(
         manifest.write(folder)
     sizes = {name: each.bytes for name, each in manifest.files.items()}
     table_bytes = sum(size for name, size in sizes.items() if name.startswith(f"{TABLES}/"))
-    fp32 = sum(4 * table.rows * table.dim for table in manifest.tables)
+    fp32 = sum(table.layout("fp32").bytes for table in manifest.tables)
     return Exported(out, manifest, sum(sizes.values()), table_bytes, fp32, described.notes)
 
 
@@ -203,12 +203,14 @@ def _write(
         (folder / name).mkdir()
     transform.save(folder / TRANSFORM)
     graph, tensors = _graph(members, model)
-    with explained_writes(folder / TENSORS_FILE):
-        (folder / PROGRAM_FILE).write_bytes(graph)
-        save_file(tensors, folder / TENSORS_FILE)
+    with new_file(folder / PROGRAM_FILE) as path:
+        path.write_bytes(graph)
+    with new_file(folder / TENSORS_FILE) as path:
+        save_file(tensors, path)
     write_sample(folder / SAMPLE_FILE, described.rows, transform.raw_schema(labelled=False))
     known = [table for table in tables if table.live.name in described.accesses]
-    save_arrays({table.entry.name: described.accesses[table.live.name] for table in known}, folder / STATISTICS_FILE)
+    with new_file(folder / STATISTICS_FILE) as path:
+        save_arrays({table.entry.name: described.accesses[table.live.name] for table in known}, path)
     write_tables(folder / TABLES, tables, precision, progress)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     is_ensemble = isinstance(model, CombinedRecommender)

@@ -155,8 +155,8 @@ class Batcher:
                 raise overloaded(f"{self._queued_rows:,} rows wait already; {self._limits.queue_rows:,} may", wait_s)
             if now + wait_s > deadline:
                 raise overloaded(
-                    f"the rows that wait take another {wait_s:.2f} s, more than the {max(0, deadline - now):.2f} s "
-                    "in which this request must be answered",
+                    f"the rows that wait take another {wait_s * 1e3:.4g} ms, more than the "
+                    f"{max(0, deadline - now) * 1e3:.4g} ms in which this request must be answered",
                     wait_s,
                 )
             job = _Job(make, rows, deadline, asyncio.get_running_loop().create_future(), is_rank, now)

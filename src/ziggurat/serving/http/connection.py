@@ -17,6 +17,11 @@ from ziggurat.serving.http.refusals import HttpRefused
 
 _LAST_REQUEST_S = 0.5
 """Seconds for a request on an open connection, once the server stops."""
+_GOODBYE_S = 1.0
+"""Seconds in which the client of an idle connection must confirm its end, as TLS asks it to.
+
+A client that keeps a connection for later does not read, so it does not confirm; asyncio and uvloop wait 30 s for it.
+"""
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -33,6 +38,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._unread_timer: asyncio.TimerHandle | None = None
         self._since, self._was_used = time.monotonic(), False
         self._end_timer: asyncio.TimerHandle | None = None
+        self._goodbye_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
@@ -111,7 +117,16 @@ class BoundedConnection(HttpToolsProtocol):
         if self._in_head and self._head_bytes:
             return  # its head is on its way; the timer of the head bounds that
         if not self.cycle or self.cycle.response_complete:
-            self.transport.close()
+            self._close_idle()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if not self.transport.is_closing():
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        """Closes a connection without an answer that its client still takes."""
+        self.transport.close()
+        self._goodbye_timer = self.loop.call_later(_GOODBYE_S, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
         if not self.transport.is_closing():
@@ -139,10 +154,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _cancel_timers(self) -> None:
         self._cancel_head_timer()
-        for timer in (self._unread_timer, self._end_timer):
+        for timer in (self._unread_timer, self._end_timer, self._goodbye_timer):
             if timer is not None:
                 timer.cancel()
-        self._unread_timer = self._end_timer = None
+        self._unread_timer = self._end_timer = self._goodbye_timer = None
 
     def _refuse_slow_head(self) -> None:
         self._timer = None
@@ -165,7 +180,7 @@ class BoundedConnection(HttpToolsProtocol):
         head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         status = f"HTTP/1.1 {refused.status} {_PHRASES[refused.status]}\r\n".encode()
         self.transport.write(status + head + b"\r\n" + body)
-        self.transport.close()
+        self._close_idle()
 
 
 _PHRASES = {

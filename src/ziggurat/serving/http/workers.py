@@ -40,7 +40,7 @@ from ziggurat.serving.versions.folder import VersionFolder
 from ziggurat.serving.versions.updater import Following
 
 _AGAIN_S = 1.0
-"""Seconds before a worker that died right after its start is started again."""
+"""Seconds before a worker that could not start, or died right after its start, is started again."""
 _BACKLOG = 2048
 
 
@@ -151,11 +151,13 @@ class _Worker:
         process: the process.
         pipe: the parent's end of a pipe, whose end tells the worker that the parent is gone.
         started: when it was started (monotonic seconds).
+        ready: whether it has said that it is ready, and that was read.
     """
 
     process: ForkServerProcess
     pipe: Any
     started: float
+    ready: bool = False
 
 
 class _Workers:
@@ -212,10 +214,12 @@ class _Workers:
         now = time.monotonic()
         for worker in [each for each in self._workers if not each.process.is_alive()]:
             self._workers.remove(worker)
+            ready, reason = _last_words(worker)
             worker.pipe.close()
             _forget(worker.process.pid or 0)
-            self._log.event("worker_lost", worker=worker.process.pid, exit_status=worker.process.exitcode)
-            self._lost.append(now if now - worker.started > _AGAIN_S else now + _AGAIN_S)
+            lost = {"worker": worker.process.pid, "exit_status": worker.process.exitcode}
+            self._log.event("worker_lost", **lost, **({} if reason is None else {"reason": reason}))
+            self._lost.append(now if ready and now - worker.started > _AGAIN_S else now + _AGAIN_S)
         for at in [each for each in self._lost if each <= now]:
             self._lost.remove(at)
             self._workers.append(self._start())
@@ -285,6 +289,17 @@ def _wait_until_ready(worker: _Worker) -> None:
         ) from None
     if isinstance(message, ZigguratError):
         raise message
+    worker.ready = True
+
+
+def _last_words(worker: _Worker) -> tuple[bool, str | None]:
+    """Returns whether a worker that is gone had been ready, and the error for which it could not start."""
+    ready, reason = worker.ready, None
+    with contextlib.suppress(EOFError, OSError):
+        while worker.pipe.poll():
+            message = worker.pipe.recv()
+            ready, reason = (ready, str(message)) if isinstance(message, ZigguratError) else (True, reason)
+    return ready, reason
 
 
 def _forget(process: int) -> None:

@@ -74,7 +74,7 @@ def reside(folder: Path, plan: ServingPlan) -> Residence:
 
     Raises:
         EnvironmentMismatch: there is no C compiler, or not so much memory.
-        DataError: a file cannot be read.
+        DataError: a file cannot be read, or that of a table in memory is another than was written.
     """
     try:
         kernels()
@@ -88,7 +88,8 @@ def reside(folder: Path, plan: ServingPlan) -> Residence:
     for table in plan.tables:
         entry, path = table.entry, folder / TABLES / table.entry.file
         if table.placed.cache_bytes is None:
-            found.rows[entry.name] = load_rows(path, entry, manifest.precision, in_memory)
+            checksum = manifest.files[f"{TABLES}/{entry.file}"].checksum
+            found.rows[entry.name] = load_rows(path, entry, manifest.precision, in_memory, checksum)
             continue
         width, what = entry.layout(manifest.precision).width, f"the cache of the table {entry.name!r}"
         cache = RowBytesCache(table.placed.cache_bytes, width, entry.rows, what)

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
+from ziggurat.core.digests import FileChecksum
 from ziggurat.core.errors import DataError
+from ziggurat.serving.artefact.damage import DAMAGED
 from ziggurat.serving.artefact.manifest import TableEntry
 from ziggurat.serving.artefact.row_codec import Bytes, Precision, decode, row_bytes
 from ziggurat.serving.tables.kernels import Place
@@ -65,17 +68,20 @@ class LoadedTable:
         """Does nothing: the memory is released with the last process that has it."""
 
 
-def load_rows(path: Path, entry: TableEntry, precision: Precision, stored: Precision) -> SharedMemory:
-    """Copies the rows of a table's file into memory, past the page cache, one behind the other.
+def load_rows(
+    path: Path, entry: TableEntry, precision: Precision, stored: Precision, checksum: FileChecksum
+) -> SharedMemory:
+    """Copies the rows of a table's file into memory, past the page cache, one behind the other, and checks the file.
 
     Args:
         path: the file.
         entry: the table.
         precision: how its rows are stored in the file.
         stored: how they shall be stored in memory: the same, or ``fp32``.
+        checksum: that of the file.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read, or is another than was written.
         EnvironmentMismatch: there is not so much memory.
     """
     layout, width = entry.layout(precision), row_bytes(entry.dim, stored)
@@ -84,10 +90,12 @@ def load_rows(path: Path, entry: TableEntry, precision: Precision, stored: Preci
     groups = max(1, _CHUNK // layout.stride)
     buffer = np.frombuffer(mmap.mmap(-1, groups * layout.stride), np.uint8)
     file, _ = open_direct(path)
+    read = xxhash.xxh3_128()
     try:
         for first in range(0, -(-entry.rows // layout.per_block), groups):
             size = min(groups * layout.stride, layout.bytes - first * layout.stride)
             _read_all(file, buffer[:size], first * layout.stride, path)
+            read.update(buffer[:size].data)
             found = buffer[:size].reshape(-1, layout.stride)[:, : layout.per_block * layout.width]
             start = first * layout.per_block
             some = found.reshape(-1, layout.width)[: entry.rows - start]
@@ -96,6 +104,7 @@ def load_rows(path: Path, entry: TableEntry, precision: Precision, stored: Preci
             rows_UW[start : start + len(some)] = some
     finally:
         os.close(file)
+    checksum.check_digest(read.hexdigest(), path, DAMAGED)
     return memory
 
 
