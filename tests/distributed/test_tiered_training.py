@@ -27,15 +27,20 @@ TIERED = (
 )
 
 
-@pytest.fixture
-def experiment(tmp_path: Path) -> Experiment:
-    write_large_log(tmp_path / "log.csv")
-    values = large_values(tmp_path)
+def tiered_values(folder: Path) -> dict[str, Any]:
+    """Writes a log and returns the config of a run whose histories are looked up by position."""
+    write_large_log(folder / "log.csv")
+    values = large_values(folder)
     values["features"][2]["pooling"] = {"name": "target_attention", "target": "item"}
     values["planning"] = {"tables": {"item": {"sharding": "row_wise"}}}
     values["training"] |= {"device": "cpu", "save_every": 5, "keep": 99}
     values["checkpoints"] = {"policy": "consecutive"}
-    return parse_config(Experiment, values)
+    return values
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return parse_config(Experiment, tiered_values(tmp_path))
 
 
 def train(rank: int, folder: Path, run: str, wanted: Experiment, stop_after: int | None, tiers: bool) -> list[Any]:
