@@ -33,7 +33,6 @@ from ziggurat.storage.row_cache import RowCache
 from ziggurat.storage.row_log import LogRows, check_disk_space
 from ziggurat.storage.row_store import Floats, Initial, Ints
 
-
 RowIds = Callable[[int, int], Tensor]
 """Returns the ids of the rows at so many positions from a first one on: (first, size) -> (size,)."""
 

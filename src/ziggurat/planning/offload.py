@@ -309,9 +309,7 @@ def _offloaded_shard(
     return _OffloadedShard(table, rows, row_bytes, slots_needed, lookups, ends)
 
 
-def _split_tier(
-    plan: Plan, table: TableSpec, usage: Usage, examples: int, needs: Sequence[Need]
-) -> _OffloadedShard:
+def _split_tier(plan: Plan, table: TableSpec, usage: Usage, examples: int, needs: Sequence[Need]) -> _OffloadedShard:
     """Returns the first rank's range of a table's rows that are split over all ranks; the hottest rows are copied.
 
     A rank is asked once a step for a row by each rank that needs it, but a look-up counts as one here: the rows that

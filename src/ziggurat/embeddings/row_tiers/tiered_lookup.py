@@ -255,7 +255,7 @@ class TieredTables(nn.Module):
             table.close()
 
     def transferred(self) -> dict[str, float]:
-        """Returns this rank's transfer statistics of offloaded rows, summed over the tables; empty without such rows."""
+        """Returns this rank's transfer statistics of offloaded rows over all tables; empty without such rows."""
         found: Counter[str] = Counter()
         for table in self.tables:
             if table.offloaded is not None:

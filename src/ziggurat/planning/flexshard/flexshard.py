@@ -28,7 +28,6 @@ from ziggurat.planning.quantities import BytesOrZero, format_bytes
 from ziggurat.planning.rules import Rules
 from ziggurat.planning.tier_cost import TieredTable, baseline_bytes
 
-
 COPIES_SHARE = 0.5
 """The most of the memory for rows that copies may take if the other rows are on a disk; the rest is for slots."""
 _HALVINGS = 30
@@ -81,7 +80,9 @@ class FlexShard(Planner):
         memory = left if extra is None else min(left, max(split, least) + extra)
         counts = fastest_counts(tables, memory, self.config.slack)
         if counts is not None and problem.memory_for_rows is not None:
-            counts = _with_copies_in(problem.memory_for_rows * COPIES_SHARE, problem, tables, counts, memory, self.config)
+            counts = _with_copies_in(
+                problem.memory_for_rows * COPIES_SHARE, problem, tables, counts, memory, self.config
+            )
         if counts is None:
             raise _no_memory(problem, chosen, tables, left)
         ranks = tuple(range(problem.topology.world_size))

@@ -1,0 +1,154 @@
+"""What a run whose tables are in tiers leaves is what a single process leaves: nothing that reads it knows of tiers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from tests.distributed.ranks import run_ranks
+from tests.distributed.test_resumed_deltas import delete_later_checkpoints
+from tests.distributed.test_tiered_training import tiered_values
+from tests.training.test_offloaded_run import ITEMS, USERS
+from tests.training.test_train import assert_same_bits, tensors
+from ziggurat.checkpoint.follow.follower import Follower
+from ziggurat.core.config import parse_config
+from ziggurat.core.plan import Plan
+from ziggurat.data.readers.table_reader import read_table
+from ziggurat.exporting.export import export
+from ziggurat.serving.model.scorer import Scorer
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.prediction.predictor import Predictor
+from ziggurat.training.run_folder.run_files import LOOKUPS_FILE, PLAN_FILE, ROW_ORDER_FILE, RunFiles
+from ziggurat.verification.verify import verify
+
+RANKS, MIDDLE, LAST = 2, 5, 15
+TIERED = (
+    Plan(RANKS, {}, RANKS)
+    .placed("user", "row_tiers", range(RANKS), copied_rows=20, host_rows=100)
+    .placed("item", "row_tiers", range(RANKS), copied_rows=50, host_rows=400)
+)
+ROWS = {"user": ["u1", "u2", "nobody"], "item": [3, 4, 5], "history": [[1, 2], [], [7, 7, 9]]}
+
+
+def experiment(folder: Path, **changes: Any) -> Experiment:
+    values = tiered_values(folder)
+    values["training"] |= {"max_steps": LAST, "evaluate_every": 10}
+    values["planning"] = {"planner": {"name": "flexshard", "tables": ["user", "item"], "extra_memory": None}, **changes}
+    values["planning"]["topology"] = {"memory": "1GB", "intra_bandwidth": "1GB/s", "lookup_bandwidth": "10GB/s"}
+    return parse_config(Experiment, values)
+
+
+def used(rank: int, folder: Path) -> dict[str, Any]:
+    """Trains under two plans with tiers, evaluates, and starts another run from the result, in one process group."""
+    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS)
+    wanted, run = experiment(folder), folder / "run"
+    api.train(wanted, run, prepared=folder / "prepared", stop_after=MIDDLE)
+    first = api.load_run(run).plan
+    if rank == 0:
+        RunFiles.open(run).write_json(PLAN_FILE, TIERED.to_json())
+    api.train(wanted, run, prepared=folder / "prepared")
+    warm = wanted.model_dump(mode="json")
+    warm["training"]["warm_start"] = {"run": str(run), "checkpoint": "last", "optimizer": True}
+    api.train(parse_config(Experiment, warm), folder / "warm", prepared=folder / "prepared", stop_after=0)
+    return {"figures": api.evaluate(run, checkpoint="last").compute(), "first": first}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("tiers")
+    return folder, run_ranks(RANKS, used, folder)
+
+
+def test_a_plan_with_tiers_was_taken(trained: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, found = trained
+    for plan in (found[0]["first"], api.load_run(folder / "run").plan):
+        assert {each["sharding"] for each in plan["placements"].values()} == {"row_tiers"}
+
+
+def test_a_single_process_evaluates_what_the_ranks_do(trained: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, found = trained
+    assert api.evaluate(folder / "run", checkpoint="last").compute() == found[0]["figures"]
+
+
+def test_a_warm_start_of_ranks_with_tiers_equals_that_of_one_process(
+    trained: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    folder, _ = trained
+    warm = experiment(folder).model_dump(mode="json")
+    warm["training"]["warm_start"] = {"run": str(folder / "run"), "checkpoint": "last", "optimizer": True}
+    api.train(parse_config(Experiment, warm), folder / "alone", prepared=folder / "prepared", stop_after=0)
+    one, ranks = tensors(folder / "alone", 0), tensors(folder / "warm", 0)
+    shared = [name for name in one if not name.startswith("random")]
+    assert_same_bits({name: one[name] for name in shared}, {name: ranks[name] for name in shared})
+    old = tensors(folder / "run", LAST)
+    assert torch.equal(one["tables:item"], old["tables:item"])
+
+
+def test_a_follower_goes_from_delta_to_delta_over_a_change_of_plans(
+    trained: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    """Rows that several ranks hold are in each delta once."""
+    folder, _ = trained
+    checkpoints = api.load_run(folder / "run").checkpoints
+    assert checkpoints.steps() == [MIDDLE, 10, LAST]
+    follower = Follower(checkpoints)
+    for step in checkpoints.steps():
+        whole = checkpoints.load(step).groups["tables"]
+        follower.advance()
+        for name, table in follower.tables.items():
+            assert table.shape == whole[name].shape
+    assert follower.step == LAST
+    for name, table in follower.tables.items():
+        assert torch.equal(table, tensors(folder / "run", LAST)[f"tables:{name}"])
+    for step in checkpoints.steps():
+        blocks = checkpoints.load(step).manifest.files
+        assert sum(block.rows for file in blocks for block in file.blocks if block.table == "user") <= 2 * USERS
+        assert sum(block.rows for file in blocks for block in file.blocks if block.table == "item") <= 2 * ITEMS
+
+
+def test_an_export_serves_what_the_run_predicts(trained: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, _ = trained
+    export(folder / "run", folder / "out")
+    (block,) = read_table(ROWS)
+    with Predictor(folder / "run") as predictor:
+        expected = predictor.score(block)
+    found = Scorer.open(folder / "out", check_tables=True).score(block)
+    assert expected.predictions_BT.tobytes() == found.predictions_BT.tobytes()
+    assert np.array_equal(np.asarray(api.predict(folder / "run", ROWS)).ravel(), found.predictions_BT.ravel())
+
+
+def resumed(rank: int, folder: Path, run: str, when: str) -> None:
+    os.environ["LOCAL_WORLD_SIZE"] = str(RANKS)
+    if rank == 0:  # hot rows are those that are hardly ever looked up
+        placements = {name: replace(each, copied_rows=200, host_rows=0) for name, each in TIERED.placements.items()}
+        RunFiles.open(folder / run).write_json(PLAN_FILE, replace(TIERED, placements=placements).to_json())
+    api.train(experiment(folder, new_plan=when), folder / run, prepared=folder / "prepared", stop_after=LAST)
+
+
+@pytest.mark.parametrize("when", ["drifted"])
+def test_a_new_plan_is_taken_where_lookups_have_moved(when: str, trained: tuple[Path, list[dict[str, Any]]]) -> None:
+    """The stored order puts rows that are never looked up first."""
+    folder, _ = trained
+    run = folder / "run"
+    delete_later_checkpoints(run, 10)
+    files = RunFiles.open(run)
+    order = load_file(run / ROW_ORDER_FILE)
+    turned = {name: np.ascontiguousarray(len(each) - 1 - each) for name, each in order.items()}
+    store_order(files, turned)
+    run_ranks(RANKS, resumed, folder, "run", when)
+    plan = api.load_run(run).plan
+    assert plan is not None
+    assert plan["notes"][0].startswith(f"planning.new_plan={when}: a new plan by look-ups counted in the next ")
+    assert "table 'item'" in plan["notes"][0]
+    counts, now = load_file(run / LOOKUPS_FILE), load_file(run / ROW_ORDER_FILE)
+    for name, each in now.items():
+        assert counts[name][np.argsort(each)].tolist() == sorted(counts[name].tolist(), reverse=True)
+    assert verify(run).whole
