@@ -28,8 +28,7 @@ TIERED = (
 
 
 def tiered_values(folder: Path) -> dict[str, Any]:
-    """Writes a log and returns the config of a run whose histories are looked up by position."""
-    write_large_log(folder / "log.csv")
+    """Returns the config of a run whose histories are looked up by position."""
     values = large_values(folder)
     values["features"][2]["pooling"] = {"name": "target_attention", "target": "item"}
     values["planning"] = {"tables": {"item": {"sharding": "row_wise"}}}
@@ -40,6 +39,7 @@ def tiered_values(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
+    write_large_log(tmp_path / "log.csv")
     return parse_config(Experiment, tiered_values(tmp_path))
 
 

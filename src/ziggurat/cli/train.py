@@ -45,8 +45,8 @@ def command(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Take a new plan for the tables of several ranks as the run resumes, by the look-ups ahead: drifted (if "
-            "they have moved away from copied rows), always or never; as planning.new_plan.",
+            help="Take a new plan for the tables of several ranks as the run resumes, by the look-ups ahead: drifted "
+            "(if they have moved away from copied rows), always or never; as planning.new_plan.",
         ),
     ] = None,
     stop_after: Annotated[

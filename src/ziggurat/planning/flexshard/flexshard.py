@@ -80,9 +80,8 @@ class FlexShard(Planner):
         memory = left if extra is None else min(left, max(split, least) + extra)
         counts = fastest_counts(tables, memory, self.config.slack)
         if counts is not None and problem.memory_for_rows is not None:
-            counts = _with_copies_in(
-                problem.memory_for_rows * COPIES_SHARE, problem, tables, counts, memory, self.config
-            )
+            limit = problem.memory_for_rows * COPIES_SHARE
+            counts = _with_copies_in(limit, problem, tables, counts, memory, self.config)
         if counts is None:
             raise _no_memory(problem, chosen, tables, left)
         ranks = tuple(range(problem.topology.world_size))
