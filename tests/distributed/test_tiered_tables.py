@@ -67,6 +67,8 @@ def compare_ends(rank: int) -> dict[str, Any]:
     reduced = ParallelConfig(forward_precision="bf16", backward_precision="fp16")
     found["reduced"] = trained(tiers_of(WORLD, LOCAL), rowwise, STEPS, reduced)
     found["tiers"] = trained(tiers_of(WORLD, LOCAL), rowwise, STEPS)
+    adagrad = {"name": "adagrad", "lr": 0.1}
+    found |= {f"adagrad_{name}": trained(plans[name], adagrad, STEPS) for name in ("mixed", "row_wise")}
     found["marks"] = marked(rank)
     found["in_memory"], found["on_disk"] = (contents(slots) for slots in (None, SLOTS))
     return found
@@ -141,7 +143,14 @@ def ranks() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("name", "other"),
-    [("all", "data_parallel"), ("none", "row_wise"), ("hosts", "row_wise"), ("mixed", "tiers"), ("few", "tiers")],
+    [
+        ("all", "data_parallel"),
+        ("none", "row_wise"),
+        ("hosts", "row_wise"),
+        ("mixed", "tiers"),
+        ("few", "tiers"),
+        ("adagrad_mixed", "adagrad_row_wise"),
+    ],
 )
 def test_tiers_at_their_ends_equal_other_shardings(name: str, other: str, ranks: list[dict[str, Any]]) -> None:
     """All rows copied is data_parallel, none is row_wise; and other tables may have other shardings."""
@@ -192,18 +201,35 @@ def test_a_delta_holds_each_changed_row_once(ranks: list[dict[str, Any]]) -> Non
     assert all(rank["marks"]["same"] for rank in ranks)
 
 
+def test_steps_have_rows_that_an_item_and_a_history_look_up() -> None:
+    """Such a row is updated once, or weights would not equal those of a single process (test_row_tiers)."""
+    for number in range(STEPS):
+        bags = batch(number).bags
+        assert bags is not None
+        assert _last_of_histories(number) & set(bags["item"].values().tolist())
+
+
+def _last_of_histories(number: int) -> set[int]:
+    """Returns the ids of the positions of a step's histories that are looked up."""
+    sequences, count = batch(number).sequences, layout_of(OPTIMIZERS[0]).positions["history"].count
+    assert sequences is not None
+    history = sequences["history"]
+    values = history.values()
+    return {
+        each
+        for first, last in pairwise(history.offsets().tolist())
+        for each in values[max(first, last - count) : last].tolist()
+    }
+
+
 def ids_of(number: int) -> dict[str, set[int]]:
     """Returns table -> the ids looked up in a step: of a history the last ones alone."""
     found: dict[str, set[int]] = {name: set() for name in ROWS}
-    whole_batch, layout = batch(number), layout_of(OPTIMIZERS[0])
-    assert whole_batch.bags is not None
-    assert whole_batch.sequences is not None
-    for key, jagged in whole_batch.bags.to_dict().items():
+    bags = batch(number).bags
+    assert bags is not None
+    for key, jagged in bags.to_dict().items():
         found[key] |= set(jagged.values().tolist())
-    history, count = whole_batch.sequences["history"], layout.positions["history"].count
-    bounds = history.offsets().tolist()
-    for first, last in pairwise(bounds):
-        found["item"] |= set(history.values()[max(first, last - count) : last].tolist())
+    found["item"] |= _last_of_histories(number)
     return found
 
 

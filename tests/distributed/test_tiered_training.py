@@ -53,7 +53,7 @@ def train(rank: int, folder: Path, run: str, wanted: Experiment, stop_after: int
 
 
 def test_a_run_takes_and_leaves_tiers_of_rows(experiment: Experiment, tmp_path: Path) -> None:
-    """Rows split over ranks, then in tiers, resumed from a delta, then on one rank. Up to the order of sums: 1e-4."""
+    """Rows split over 4 ranks, then in tiers, resumed from a delta, split over 2, then on one. Up to the order of sums: 1e-4."""
     run_ranks(1, train, tmp_path, "whole", experiment, None, False)
     run = tmp_path / "parts"
     run_ranks(4, train, tmp_path, "parts", experiment, 8, False)
@@ -65,6 +65,10 @@ def test_a_run_takes_and_leaves_tiers_of_rows(experiment: Experiment, tmp_path: 
     stored = RunFiles.open(run).read_json(PLAN_FILE)
     assert stored is not None
     assert Plan.from_json(stored).placements == TIERED.placements
+    run_ranks(2, train, tmp_path, "parts", experiment, 34, False)
+    left = api.load_run(run).plan
+    assert left is not None
+    assert [left["placements"][name]["sharding"] for name in ("item", "user")] == ["row_wise", "data_parallel"]
     run_ranks(1, train, tmp_path, "parts", experiment, None, False)
     expected, found = tensors(tmp_path / "whole", STEPS), tensors(run, STEPS)
     assert found.keys() >= expected.keys()
