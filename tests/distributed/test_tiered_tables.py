@@ -213,13 +213,10 @@ def _last_of_histories(number: int) -> set[int]:
     """Returns the ids of the positions of a step's histories that are looked up."""
     sequences, count = batch(number).sequences, layout_of(OPTIMIZERS[0]).positions["history"].count
     assert sequences is not None
-    history = sequences["history"]
-    values = history.values()
-    return {
-        each
-        for first, last in pairwise(history.offsets().tolist())
-        for each in values[max(first, last - count) : last].tolist()
-    }
+    found: set[int] = set()
+    for first, last in pairwise(sequences["history"].offsets().tolist()):
+        found |= set(sequences["history"].values()[max(first, last - count) : last].tolist())
+    return found
 
 
 def ids_of(number: int) -> dict[str, set[int]]:

@@ -53,7 +53,7 @@ def train(rank: int, folder: Path, run: str, wanted: Experiment, stop_after: int
 
 
 def test_a_run_takes_and_leaves_tiers_of_rows(experiment: Experiment, tmp_path: Path) -> None:
-    """Rows split over 4 ranks, then in tiers, resumed from a delta, split over 2, then on one. Up to the order of sums: 1e-4."""
+    """Rows split over 4 ranks, in tiers, resumed from a delta, split over 2, on one. Up to the order of sums: 1e-4."""
     run_ranks(1, train, tmp_path, "whole", experiment, None, False)
     run = tmp_path / "parts"
     run_ranks(4, train, tmp_path, "parts", experiment, 8, False)

@@ -130,9 +130,9 @@ def _moved(
         if placement.sharding != "row_tiers" or table.name not in statistics.tables:
             continue
         accesses, split = statistics.tables[table.name].accesses, placement.tiers(table.rows)[2]
-        order = ranks.get(table.name)
-        copied_R = (frequency_ranks(accesses, table.rows) if order is None else order) < split.first
-        expected, found = _share(accesses, copied_R), _share(counts[table.name], copied_R)
+        hottest = frequency_ranks(accesses, table.rows)
+        expected = _share(accesses, hottest < split.first)
+        found = _share(counts[table.name], ranks.get(table.name, hottest) < split.first)
         if found < expected - TOLERANCE:
             lines.append(f"table {table.name!r}: {found:.0%} of its look-ups are of copied rows, not {expected:.0%}")
     return lines
