@@ -30,7 +30,7 @@ from ziggurat.planning.tier_cost import TieredTable, baseline_bytes
 
 COPIES_SHARE = 0.5
 """The most of the memory for rows that copies may take if the other rows are on a disk; the rest is for slots."""
-_HALVINGS = 30
+_HALVINGS = 12
 """How often the interval of memories is halved to find the largest with so few copies."""
 
 
@@ -143,7 +143,7 @@ def _with_copies_in(
     if copies(counts) <= limit:
         return counts
     none = [TierCounts(0, 0)] * len(tables)
-    low, high, best = kept_bytes(tables, none), memory, none
+    low, high, best = kept_bytes(tables, none), min(memory, kept_bytes(tables, counts)), none
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         found = fastest_counts(tables, middle, config.slack)
