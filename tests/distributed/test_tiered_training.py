@@ -68,7 +68,7 @@ def test_a_run_takes_and_leaves_tiers_of_rows(experiment: Experiment, tmp_path: 
     run_ranks(2, train, tmp_path, "parts", experiment, 34, False)
     left = api.load_run(run).plan
     assert left is not None
-    assert [left["placements"][name]["sharding"] for name in ("item", "user")] == ["row_wise", "data_parallel"]
+    assert {each["sharding"] for each in left["placements"].values()} == {"row_wise"}
     run_ranks(1, train, tmp_path, "parts", experiment, None, False)
     expected, found = tensors(tmp_path / "whole", STEPS), tensors(run, STEPS)
     assert found.keys() >= expected.keys()
