@@ -122,6 +122,8 @@ DRILLS = {
     ),
     "tests/distributed/test_row_tiers.py::test_training_equals_a_single_process[8-4]": "4 ranks on 2 hosts stay",
     "tests/distributed/test_row_tiers.py::test_training_equals_a_single_process[4-1]": "4 ranks on 2 hosts stay",
+    "tests/distributed/test_use_of_tiers.py::test_an_export_serves_what_the_run_predicts": "a follower stays",
+    "tests/distributed/test_tiers_beyond_memory.py": "test_tiered_tables compares such rows in one process group",
     "tests/distributed/test_faults.py::test_a_rank_that_is_slow_for_a_while_is_waited_for": "waits",
     "tests/features/test_compressed_encoders.py::test_a_map_of_ten_million_values": "smaller maps stay",
     "tests/distributed/test_launch.py::test_torchrun_joins_the_ranks_of_two_hosts": "torchrun on one host stays",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
+from tests.distributed.rank_parts import part
 from tests.distributed.ranks import run_ranks
 from tests.distributed.test_dirty_rows_of_ranks import differ, everything, ids_in, place, whole
 from tests.distributed.tier_cases import (
+    BATCH,
     CPU,
     DIM,
     OPTIMIZERS,
@@ -28,6 +34,7 @@ from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
+from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.embeddings.row_tiers.distinct_rows import TierBounds
 from ziggurat.embeddings.row_tiers.flags import packed, packed_by_torch, padded, unpacked, unpacked_by_torch
 from ziggurat.parallel.config import ParallelConfig
@@ -41,6 +48,8 @@ ALL = {name: (rows, 0) for name, rows in ROWS.items()}
 NONE = dict.fromkeys(ROWS, (0, 0))
 FEW = {"user": (43, 0), "item": (10, 118), "tags": (0, 23)}
 """The rows that are split over all ranks are fewer than the ranks."""
+SLOTS = {"user": 7, "item": 17, "tags": 4}
+"""Slots of each rank; it holds 9, 23 and 5 rows of those that are split over all ranks."""
 HOSTS = {name: (0, rows) for name, rows in ROWS.items()}
 MIXED = tiers_of(WORLD, LOCAL).placed("user", "row_wise", EVERYWHERE).placed("tags", "data_parallel", EVERYWHERE)
 SHARDINGS = {
@@ -58,8 +67,36 @@ def compare_ends(rank: int) -> dict[str, Any]:
     reduced = ParallelConfig(forward_precision="bf16", backward_precision="fp16")
     found["reduced"] = trained(tiers_of(WORLD, LOCAL), rowwise, STEPS, reduced)
     found["tiers"] = trained(tiers_of(WORLD, LOCAL), rowwise, STEPS)
+    adagrad = {"name": "adagrad", "lr": 0.1}
+    found |= {f"adagrad_{name}": trained(plans[name], adagrad, STEPS) for name in ("mixed", "row_wise")}
     found["marks"] = marked(rank)
+    found["in_memory"], found["on_disk"] = (contents(slots) for slots in (None, SLOTS))
     return found
+
+
+def contents(slots: dict[str, int] | None) -> dict[str, Any]:
+    """Returns the rows and states of this rank's shards after some steps, with the rows of the last tier on a disk."""
+    plan = tiers_of(WORLD, LOCAL)
+    with tempfile.TemporaryDirectory() as folder:
+        if slots is not None:
+            placements = {name: replace(each, slots=slots[name]) for name, each in plan.placements.items()}
+            plan = replace(plan, placements=placements)
+        lookup = lookup_of(plan, OPTIMIZERS[1], offload=OffloadFolder(Path(folder), "threads"))
+        coming = [lookup.start(part(batch(0), dist.get_rank(), WORLD))]
+        for step in range(STEPS):
+            coming.append(lookup.start(part(batch(step + 1), dist.get_rank(), WORLD)))
+            rows = lookup.finish(coming.pop(0)).by_feature
+            (torch.stack([(each * each.detach().sin()).sum() for each in rows.values()]).sum() / BATCH).backward()
+            lookup.exchange()
+            if step == 3:
+                with torch.no_grad():  # before the batch that waits
+                    lookup.finish(lookup.start(part(batch(step + 50), dist.get_rank(), WORLD)))
+        lookup.drop(coming.pop())
+        taken = {place(shard): everything(shard.dirty.begin_snapshot("all", "base"), 5)[1] for shard in lookup.shards()}
+        ids = {place(shard): shard.weight.rows for shard in lookup.shards()}
+        transferred = lookup.transferred()
+        lookup.close()
+    return {"taken": taken, "ids": ids, "transferred": transferred}
 
 
 def marked(rank: int) -> dict[str, Any]:
@@ -106,7 +143,14 @@ def ranks() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("name", "other"),
-    [("all", "data_parallel"), ("none", "row_wise"), ("hosts", "row_wise"), ("mixed", "tiers"), ("few", "tiers")],
+    [
+        ("all", "data_parallel"),
+        ("none", "row_wise"),
+        ("hosts", "row_wise"),
+        ("mixed", "tiers"),
+        ("few", "tiers"),
+        ("adagrad_mixed", "adagrad_row_wise"),
+    ],
 )
 def test_tiers_at_their_ends_equal_other_shardings(name: str, other: str, ranks: list[dict[str, Any]]) -> None:
     """All rows copied is data_parallel, none is row_wise; and other tables may have other shardings."""
@@ -118,6 +162,19 @@ def test_tiers_at_their_ends_equal_other_shardings(name: str, other: str, ranks:
         for key, tensor in theirs.items():
             torch.testing.assert_close(ours[key], tensor, rtol=0, atol=1e-6)
     assert not any(found[name]["unequal"] for found in ranks)
+
+
+def test_rows_of_the_last_tier_on_a_disk_equal_those_in_memory(ranks: list[dict[str, Any]]) -> None:
+    """Weights and states of all shards, to the bit; and rows did go to the disk."""
+    for found in ranks:
+        inside, beyond = found["in_memory"], found["on_disk"]
+        assert inside["taken"].keys() == beyond["taken"].keys()
+        for at, tensors in inside["taken"].items():
+            assert torch.equal(inside["ids"][at], beyond["ids"][at])
+            for name, tensor in tensors.items():
+                assert torch.equal(beyond["taken"][at][name], tensor), (at, name)
+        assert not inside["transferred"]
+    assert sum(found["on_disk"]["transferred"]["writes"] for found in ranks) > 0
 
 
 def test_copies_are_equal_where_numbers_travel_with_16_bits(ranks: list[dict[str, Any]]) -> None:
@@ -144,18 +201,32 @@ def test_a_delta_holds_each_changed_row_once(ranks: list[dict[str, Any]]) -> Non
     assert all(rank["marks"]["same"] for rank in ranks)
 
 
+def test_steps_have_rows_that_an_item_and_a_history_look_up() -> None:
+    """Such a row is updated once, or weights would not equal those of a single process (test_row_tiers)."""
+    for number in range(STEPS):
+        bags = batch(number).bags
+        assert bags is not None
+        assert _last_of_histories(number) & set(bags["item"].values().tolist())
+
+
+def _last_of_histories(number: int) -> set[int]:
+    """Returns the ids of the positions of a step's histories that are looked up."""
+    sequences, count = batch(number).sequences, layout_of(OPTIMIZERS[0]).positions["history"].count
+    assert sequences is not None
+    found: set[int] = set()
+    for first, last in pairwise(sequences["history"].offsets().tolist()):
+        found |= set(sequences["history"].values()[max(first, last - count) : last].tolist())
+    return found
+
+
 def ids_of(number: int) -> dict[str, set[int]]:
     """Returns table -> the ids looked up in a step: of a history the last ones alone."""
     found: dict[str, set[int]] = {name: set() for name in ROWS}
-    whole_batch, layout = batch(number), layout_of(OPTIMIZERS[0])
-    assert whole_batch.bags is not None
-    assert whole_batch.sequences is not None
-    for key, jagged in whole_batch.bags.to_dict().items():
+    bags = batch(number).bags
+    assert bags is not None
+    for key, jagged in bags.to_dict().items():
         found[key] |= set(jagged.values().tolist())
-    history, count = whole_batch.sequences["history"], layout.positions["history"].count
-    bounds = history.offsets().tolist()
-    for first, last in pairwise(bounds):
-        found["item"] |= set(history.values()[max(first, last - count) : last].tolist())
+    found["item"] |= _last_of_histories(number)
     return found
 
 
@@ -217,7 +288,7 @@ def test_distinct_rows_are_classified() -> None:
     [
         ({"optimizer": {"name": "adam", "rows": "touched"}}, "its optimizer is adam"),
         ({"copied_rows": 13}, "13 rows copied to every rank"),
-        ({"slots": 4}, "on a disk"),
+        ({"slots": 4, "host_rows": 9}, "all rows are copied"),
         ({"ranks": (0, 1)}, "every rank in order"),
     ],
 )

@@ -27,15 +27,20 @@ TIERED = (
 )
 
 
-@pytest.fixture
-def experiment(tmp_path: Path) -> Experiment:
-    write_large_log(tmp_path / "log.csv")
-    values = large_values(tmp_path)
+def tiered_values(folder: Path) -> dict[str, Any]:
+    """Returns the config of a run whose histories are looked up by position."""
+    values = large_values(folder)
     values["features"][2]["pooling"] = {"name": "target_attention", "target": "item"}
     values["planning"] = {"tables": {"item": {"sharding": "row_wise"}}}
     values["training"] |= {"device": "cpu", "save_every": 5, "keep": 99}
     values["checkpoints"] = {"policy": "consecutive"}
-    return parse_config(Experiment, values)
+    return values
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    write_large_log(tmp_path / "log.csv")
+    return parse_config(Experiment, tiered_values(tmp_path))
 
 
 def train(rank: int, folder: Path, run: str, wanted: Experiment, stop_after: int | None, tiers: bool) -> list[Any]:
@@ -48,7 +53,7 @@ def train(rank: int, folder: Path, run: str, wanted: Experiment, stop_after: int
 
 
 def test_a_run_takes_and_leaves_tiers_of_rows(experiment: Experiment, tmp_path: Path) -> None:
-    """Rows split over ranks, then in tiers, resumed from a delta, then on one rank. Up to the order of sums: 1e-4."""
+    """Rows split over 4 ranks, in tiers, resumed from a delta, split over 2, on one. Up to the order of sums: 1e-4."""
     run_ranks(1, train, tmp_path, "whole", experiment, None, False)
     run = tmp_path / "parts"
     run_ranks(4, train, tmp_path, "parts", experiment, 8, False)
@@ -60,6 +65,10 @@ def test_a_run_takes_and_leaves_tiers_of_rows(experiment: Experiment, tmp_path: 
     stored = RunFiles.open(run).read_json(PLAN_FILE)
     assert stored is not None
     assert Plan.from_json(stored).placements == TIERED.placements
+    run_ranks(2, train, tmp_path, "parts", experiment, 34, False)
+    left = api.load_run(run).plan
+    assert left is not None
+    assert {each["sharding"] for each in left["placements"].values()} == {"row_wise"}
     run_ranks(1, train, tmp_path, "parts", experiment, None, False)
     expected, found = tensors(tmp_path / "whole", STEPS), tensors(run, STEPS)
     assert found.keys() >= expected.keys()

@@ -19,6 +19,7 @@ from ziggurat.core.schema import Schema
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import Layout, Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
+from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.interactions.sequences.sequence_pooling import TargetAttention
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.tensor_slices import gather
@@ -79,8 +80,9 @@ def lookup_of(
     plan: Plan,
     optimizer: dict[str, Any],
     parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
+    offload: OffloadFolder | None = None,
 ) -> EmbeddingLookup:
-    return EmbeddingLookup(layout_of(optimizer), plan, CPU, 3, parallel, BATCH, RANKS)
+    return EmbeddingLookup(layout_of(optimizer), plan, CPU, 3, parallel, BATCH, RANKS, offload)
 
 
 def looked_up(lookup: EmbeddingLookup, whole: Batch, plan: Plan, step: int, *, ahead: bool) -> Tensor:

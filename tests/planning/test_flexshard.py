@@ -203,6 +203,24 @@ def test_less_memory_means_fewer_copies() -> None:
         planned(history(5000), topology=where(memory=client + 0.3 * split))
 
 
+def test_beside_a_disk_copies_take_half_of_the_memory_for_rows() -> None:
+    roomy = planned(history(5000), planner={"extra_memory": None}).plan.placements["item"]
+    row = 4 * 16 + 4
+    assert roomy.copied_rows is not None
+    assert roomy.host_rows is not None
+    copies = (roomy.copied_rows + roomy.host_rows / 2) * row
+    for share in (0.5, 0.1):
+        memory = 2 * share * copies
+        beyond = {"memory": f"{int(memory)}B"}
+        found = planned(history(5000), planner={"extra_memory": None}, beyond_memory=beyond).plan.placements["item"]
+        assert found.copied_rows is not None
+        assert found.host_rows is not None
+        taken = (found.copied_rows + found.host_rows / 2) * row
+        assert 0.9 * memory / 2 - 2 * row < taken <= memory / 2
+    same = planned(history(5000), planner={"extra_memory": None}, beyond_memory={"memory": f"{int(2.1 * copies)}B"})
+    assert same.plan.placements["item"] == roomy
+
+
 def test_without_statistics_all_rows_are_in_one_tier() -> None:
     found = planned(history(), counts=False, planner={"extra_memory": "1MB"})
     placement = found.plan.placements["item"]

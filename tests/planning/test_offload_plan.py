@@ -168,19 +168,24 @@ def test_a_table_that_needs_slots_but_cannot_have_any_is_named(sharding: str, op
         with_slots(plan, [table, other], usages, 1, memory_needs(1), 100_000)
 
 
-def test_rows_in_tiers_are_in_memory() -> None:
-    """Of 4,000 rows each of two ranks holds 500 and 700, and half of the others; 64 floats and a state a row."""
+def test_of_rows_in_tiers_those_that_are_split_may_be_on_a_disk() -> None:
+    """Of 4,000 rows each of two ranks holds 500 and 350, and half of the others; 64 floats a row with its state."""
     tiered, whole = spec("tiered", 4000, 63), spec("whole", 1000)
     plan = Plan(2, {}, 2).placed("tiered", "row_tiers", (0, 1), copied_rows=500, host_rows=700)
     plan = plan.placed("whole", "table_wise", (1,))
     usages = {"tiered": usage(tiered), "whole": usage(whole)}
-    held = (500 + 350 + 1400) * 4 * 64
-    with pytest.raises(ConfigError, match=r"'tiered', with [\d.]+ .?B there, has its rows in tiers: .* needs? memory"):
-        with_slots(plan, [tiered, whole], usages, EXAMPLES, memory_needs(EXAMPLES), held - 1)
-    found = with_slots(plan, [tiered, whole], usages, EXAMPLES, memory_needs(EXAMPLES), held + 60_000)
+    copies, row = (500 + 350) * 4 * 64, 4 * 64
+    found = with_slots(plan, [tiered], usages, 1, memory_needs(1), copies + 1400 * row)
     assert found.placements["tiered"].slots is None
-    assert found.placements["tiered"].ordered
-    assert found.placements["whole"].slots is not None
+    memory = copies + 700 * row
+    found = with_slots(plan, [tiered], usages, 1, memory_needs(1), memory).placements["tiered"]
+    assert found.slots == int((memory - copies - 1400 * ROW_BYTES) / (row + SLOT_BYTES))
+    assert found.ordered
+    with pytest.raises(NoFeasiblePlan, match="which must fit together, need"):
+        with_slots(plan, [tiered, whole], usages, EXAMPLES, memory_needs(EXAMPLES), copies - 1)
+    copied = plan.placed("tiered", "row_tiers", (0, 1), copied_rows=500, host_rows=3500)
+    with pytest.raises(ConfigError, match=r"'tiered', with [\d.]+ .?B there, has a copy of each row .* needs? memory"):
+        with_slots(copied, [tiered], usages, EXAMPLES, memory_needs(EXAMPLES), copies)
 
 
 def test_recshard_places_tables_by_their_disk_reads() -> None:

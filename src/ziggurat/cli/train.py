@@ -41,6 +41,14 @@ def command(
             metavar="RUN", help="Start from the best checkpoint of this run, unless the new run has a checkpoint."
         ),
     ] = None,
+    new_plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Take a new plan for the tables of several ranks as the run resumes, by the look-ups ahead: drifted "
+            "(if they have moved away from copied rows), always or never; as planning.new_plan.",
+        ),
+    ] = None,
     stop_after: Annotated[
         int | None, typer.Option(min=1, help="Save and stop once the run has done this many steps in total.")
     ] = None,
@@ -63,6 +71,7 @@ def command(
 
     check_world()
     reader_settings, warm_start_settings = reader_overrides(readers), warm_start_overrides(warm_start, overrides)
+    reader_settings += [f"planning.new_plan={new_plan}"] if new_plan is not None else []
     if restarts and (nproc or 1) == 1:
         raise ConfigError(
             f"--restarts {restarts}: needs --nproc 2 or more, as only ranks that --nproc starts are restarted",

@@ -5,6 +5,7 @@ Shape legend: B rows of the batch, F fields, D embedding width, W floats of a ta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -117,6 +118,7 @@ class EmbeddingLookup(nn.Module):
         tiered = [spec for spec in tables if plan.placements[spec.name].sharding == "row_tiers"]
         assert not tiered or towers is None, "towers keep tables on one host"
         fused = [spec for spec in tables if spec not in replicated and spec not in tiered]
+        self._row_order = RowOrder(fused + tiered, plan, row_ranks, device)
         # TorchRec draws random weights for the shards of this rank; from the global generators, the weights of fields
         # and model would differ between ranks.
         with OwnRandom(seed):
@@ -124,14 +126,15 @@ class EmbeddingLookup(nn.Module):
             self.sharded = (
                 ShardedTables(fused, plan, device, parallel, batch_size, offload, seed, within) if fused else None
             )
-            world = World(dist.get_rank(), plan.world_size, plan.local_size)
-            self.tiered = TieredTables(tiered, plan, device, parallel, batch_size, world) if tiered else None
+            self.tiered = None
+            if tiered:
+                world, order = World(dist.get_rank(), plan.world_size, plan.local_size), self._row_order
+                self.tiered = TieredTables(tiered, plan, device, parallel, batch_size, world, order, offload, seed)
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of
         self._orders: dict[tuple[str, ...], FieldOrder] = {}
         self._feature_of = {key: f for f, spec in self._table_of.items() for key in spec.keys_of(f)}
-        self._row_order = RowOrder(fused + tiered, plan, row_ranks, device)
         std = {spec.name: spec.init_std for spec in tables}
         dims = {spec.name: spec.dim for spec in tables}
         for tensor_slice in self.tensor_slices():
@@ -239,27 +242,33 @@ class EmbeddingLookup(nn.Module):
         """Releases files and threads of offloaded tables."""
         if self.sharded is not None:
             self.sharded.close()
+        if self.tiered is not None:
+            self.tiered.close()
 
     @property
     def note(self) -> str:
         """A remark for the user on how rows are read from disk; empty if there is none."""
-        return self.sharded.offloaded.note if self.sharded is not None and self.sharded.offloaded is not None else ""
+        if self.sharded is not None and self.sharded.offloaded is not None:
+            return self.sharded.offloaded.note
+        return "" if self.tiered is None else self.tiered.note
 
     def transferred(self) -> dict[str, float]:
         """Returns this rank's transfer statistics of offloaded tables so far; empty if there are none.
 
         See :meth:`OffloadedTables.transferred <ziggurat.embeddings.offload.OffloadedTables.transferred>` for the keys.
         """
-        return (
-            self.sharded.offloaded.transferred()
-            if self.sharded is not None and self.sharded.offloaded is not None
-            else {}
-        )
+        found: Counter[str] = Counter()
+        if self.sharded is not None and self.sharded.offloaded is not None:
+            found.update(self.sharded.offloaded.transferred())
+        if self.tiered is not None:
+            found.update(self.tiered.transferred())
+        return dict(found)
 
     @property
     def prefetch_batches(self) -> int:
         """How many batches should be started ahead of their step, so that their rows are in memory in time."""
-        return PREFETCH_BATCHES if self.sharded is not None and self.sharded.offloaded is not None else 0
+        offloads = self.sharded is not None and self.sharded.offloaded is not None
+        return PREFETCH_BATCHES if offloads or (self.tiered is not None and self.tiered.offloads) else 0
 
     def exchange(self) -> None:
         """Completes the row updates after each backward pass: ranks that hold the same rows exchange their

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,9 @@ from ziggurat.storage.prefetcher import Prefetcher, PrefetchTicket, TooManyRows
 from ziggurat.storage.row_cache import RowCache
 from ziggurat.storage.row_log import LogRows, check_disk_space
 from ziggurat.storage.row_store import Floats, Initial, Ints
+
+RowIds = Callable[[int, int], Tensor]
+"""Returns the ids of the rows at so many positions from a first one on: (first, size) -> (size,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class CachedTable:
         rows: the rows of the table in this shard.
         tensors: "" -> the slots' weights (C, D), name -> their optimizer state, (C,) or (C, D); live.
         sharding: the index of the TorchRec sharding that the table is in.
+        row_ids: the id of each row of the shard, where rows are stored in another order.
         widths: float32 values per row of each tensor.
     """
 
@@ -80,6 +84,7 @@ class CachedTable:
     rows: Span
     tensors: Mapping[str, Tensor]
     sharding: int
+    row_ids: Tensor | None = None
     widths: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -342,7 +347,8 @@ def _initialiser(shard: CachedTable, seed: int) -> Initial:
     spec, states = shard.spec, sum(shard.widths[1:])
 
     def rows(ids_U: Ints) -> Floats:
-        found = initial_rows(shard.rows.first + ids_U, spec.name, spec.init_std, seed, spec.dim)
+        stored = shard.rows.first + ids_U if shard.row_ids is None else shard.row_ids.numpy()[ids_U].astype(np.int64)
+        found = initial_rows(stored, spec.name, spec.init_std, seed, spec.dim)
         return np.concatenate([found, np.zeros((len(ids_U), states), np.float32)], axis=1)
 
     return rows

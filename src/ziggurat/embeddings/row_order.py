@@ -70,12 +70,16 @@ class RowOrder:
         if name not in self._positions:
             return tensor_slice
         first, size = tensor_slice.first[0], tensor_slice.tensor.shape[0]
-        key = (name, first, size)
+        return replace(tensor_slice, rows=self.row_ids(name, first, size))
+
+    def row_ids(self, table: str, first: int, size: int) -> Tensor:
+        """Returns the ids of the rows of an ordered table at ``size`` positions from ``first`` on, int32 (size,)."""
+        key = (table, first, size)
         if key not in self._ids:
-            ids_R = torch.empty_like(self._positions[name])
-            ids_R[self._positions[name].long()] = torch.arange(len(ids_R), dtype=torch.int32)
+            ids_R = torch.empty_like(self._positions[table])
+            ids_R[self._positions[table].long()] = torch.arange(len(ids_R), dtype=torch.int32)
             self._ids[key] = ids_R[first : first + size].clone()
-        return replace(tensor_slice, rows=self._ids[key])
+        return self._ids[key]
 
 
 def _positions(plan: Plan, spec: TableSpec) -> Positions:

@@ -8,6 +8,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -36,7 +37,7 @@ from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
 from ziggurat.embeddings.kernel_steps import count_steps
 from ziggurat.embeddings.local_input import keep_ids_local
-from ziggurat.embeddings.offload import AnnouncedBatch, CachedTable, OffloadedTables, OffloadFolder
+from ziggurat.embeddings.offload import AnnouncedBatch, CachedTable, OffloadedTables, OffloadFolder, RowIds
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
     collection_config,
@@ -94,6 +95,7 @@ class ShardedTables(nn.Module):
         seed: the seed of the initial weights of offloaded tables.
         within_hosts: the groups of hosts, if rows are to be exchanged within hosts only: :meth:`finish` then returns
             those of the host's tables, for this rank's batch and those of its peers.
+        row_ids: offloaded table -> returns the ids of the rows of a shard, where they are stored in another order.
     """
 
     def __init__(
@@ -106,13 +108,14 @@ class ShardedTables(nn.Module):
         offload: OffloadFolder | None = None,
         seed: int = 0,
         within_hosts: HostRanks | None = None,
+        row_ids: Mapping[str, RowIds] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         world_size = dist.get_world_size()
         assert plan.world_size == world_size, (plan.world_size, world_size)
         if os.environ.get("LOCAL_WORLD_SIZE") != str(plan.local_size):
             os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)  # TorchRec reads here which ranks share a host
-        self._specs = {spec.name: spec for spec in tables}
+        self._specs, self._row_ids = {spec.name: spec for spec in tables}, row_ids
         row_sharded = {spec.name for spec in tables if plan.placements[spec.name].sharding in SPLIT_BY_ROWS}
         # TorchRec 1.8 confuses keys when it averages some tables that are split by rows; so the mean is taken here.
         self._mean_keys = [
@@ -201,16 +204,20 @@ class ShardedTables(nn.Module):
             self.offloaded.release()
         return _divide_by_lengths(keyed, in_flight.lengths) if in_flight.lengths else keyed
 
-    def own_rows(self, places_N: Tensor) -> Tensor:
-        """Returns rows of the only table, by their places in this rank's range of rows: (N, D), without an exchange.
+    def own_ids(self, places_N: Tensor) -> KeyedJaggedTensor:
+        """Returns places in this rank's range of rows of the only table, as :meth:`own_rows` takes them."""
+        (spec,) = self._specs.values()
+        lengths_N = torch.ones_like(places_N, dtype=torch.int32)
+        return KeyedJaggedTensor(keys=list(spec.keys), values=places_N, lengths=lengths_N)
+
+    def own_rows(self, ids: KeyedJaggedTensor) -> Tensor:
+        """Returns rows of the only table, of :meth:`own_ids` or their slots: (N, D), without an exchange.
 
         The rows are updated when the backward pass of the result is called.
         """
         (spec,) = self._specs.values()
-        if not len(places_N):  # a rank whose range is empty has no kernel
-            return torch.zeros(0, spec.dim, device=places_N.device)
-        (key,) = spec.keys
-        ids = KeyedJaggedTensor(keys=[key], values=places_N, lengths=torch.ones_like(places_N, dtype=torch.int32))
+        if not len(ids.values()):  # a rank whose range is empty has no kernel
+            return torch.zeros(0, spec.dim, device=ids.device())
         return next(self._kernels())(ids)
 
     def wait_for_ids(self, in_flight: InFlightIds) -> None:
@@ -322,7 +329,9 @@ class ShardedTables(nn.Module):
             for name, tensors in zip(names, tensors_of(kernel), strict=True):
                 if name in slots:
                     spec = self._specs[name]
-                    found.append(CachedTable(spec, _own_rows(plan, spec), tensors, number))
+                    rows = _own_rows(plan, spec)
+                    ids = self._row_ids[name](rows.first, rows.size) if name in self._row_ids else None
+                    found.append(CachedTable(spec, rows, tensors, number, ids))
         self.offloaded = OffloadedTables(found, offload, seed)
         self._offloaded_shards = {
             shard.spec.name: OffloadedShard(shard.shapes(), rows, rows.ids, rows.sinks())

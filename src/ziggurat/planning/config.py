@@ -94,6 +94,9 @@ class PlanningConfig(Config):
     """The devices."""
     planner: PlannerConfig = Rules.Config()
     """The planner that places the tables."""
+    new_plan: Literal["never", "drifted", "always"] = "never"
+    """When a run takes a new plan as it resumes, made by the look-ups of the batches ahead. ``drifted``: if copied rows
+    of a table in tiers get far fewer of them than the plan expects; ``always``: at every resume."""
     beyond_memory: BeyondMemoryConfig | None = None
     """Allows tables larger than memory; default: all rows are in memory. Also applies to a single process."""
     reserve: float = pydantic.Field(default=0.1, ge=0, lt=1)

@@ -197,10 +197,6 @@ def _check_tiers(table: TableSpec, placement: Placement) -> None:
         return
     if placement.fast_rows is not None:
         raise InvalidSection("fast_rows", "row_tiers keeps its rows in one memory", "leave fast_rows out")
-    if placement.slots is not None:
-        raise InvalidSection(
-            "slots", "row_tiers keeps all rows in memory so far, none on a disk", "use row_wise, or more memory"
-        )
     copied, of_host = counts
     if copied is None or of_host is None or min(copied, of_host) < 0 or copied + of_host > table.rows:
         raise InvalidSection(
@@ -208,6 +204,8 @@ def _check_tiers(table: TableSpec, placement: Placement) -> None:
             f"{copied} rows copied to every rank and {of_host} to every host, but the table has {table.rows:,} rows",
             "make a new plan",
         )
+    if placement.slots is not None and copied + of_host == table.rows:
+        raise InvalidSection("slots", "set, but all rows are copied, and copies are in memory", "make a new plan")
 
 
 def _one_host(ranks: tuple[int, ...], topology: Topology) -> bool:

@@ -28,7 +28,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.planning.cost import FLOAT, row_bytes, state_bytes
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bandwidth, Bytes, format_bytes
-from ziggurat.planning.usage import Usage
+from ziggurat.planning.usage import Usage, touch_probability
 
 NOTE_PREFIX = "beyond memory"
 """Prefix of the notes that :func:`with_slots` adds to a plan."""
@@ -40,7 +40,7 @@ WINDOW = 6
 MARGIN = 1.2
 """Safety factor on the expected number of distinct rows in these batches."""
 _BISECTIONS = 60
-_TIERS = "has its rows in tiers"
+_TIERS = "has a copy of each row on every rank or host"
 _ADAM = "is trained by adam"
 
 
@@ -105,11 +105,12 @@ class _OffloadedShard:
 
     Attributes:
         table: the table.
-        rows: rows of the shard.
+        rows: rows of the shard; of a table with its rows in tiers, those split over all ranks.
         row_bytes: bytes of a row's weights and states.
         slots_needed: slots that each of the needs requires.
         lookups_N: look-ups a step of one row of each group, falling.
         ends_N: number of rows up to each group's end.
+        copies: bytes of the copied rows on the rank, for a table with its rows in tiers: they are in memory.
     """
 
     table: TableSpec
@@ -118,6 +119,7 @@ class _OffloadedShard:
     slots_needed: tuple[int, ...]
     lookups_N: npt.NDArray[np.float64]
     ends_N: npt.NDArray[np.int64]
+    copies: float = 0.0
 
     @property
     def min_slots(self) -> int:
@@ -126,12 +128,15 @@ class _OffloadedShard:
 
     @property
     def total_bytes(self) -> float:
-        """Bytes of all rows of the shard."""
-        return self.rows * self.row_bytes
+        """Bytes of all rows of the shard, and of copied ones beside it."""
+        return self.copies + self.rows * self.row_bytes
 
     def bytes_taken(self, slots: int) -> float:
-        """Returns the bytes that this many slots take; with one for every row, slots have no overhead."""
-        return self.total_bytes if slots >= self.rows else slots * (self.row_bytes + SLOT_BYTES) + self.rows * ROW_BYTES
+        """Returns the bytes that this many slots and the copies take; with one for every row, slots have no
+        overhead."""
+        if slots >= self.rows:
+            return self.total_bytes
+        return self.copies + slots * (self.row_bytes + SLOT_BYTES) + self.rows * ROW_BYTES
 
     def lookup_share(self, slots: int) -> float:
         """Returns the share of the look-ups that the most looked-up rows get, one row for each slot."""
@@ -284,11 +289,11 @@ def _next_density(shard: _OffloadedShard, slots: int) -> float:
 def _offloaded_shard(
     plan: Plan, table: TableSpec, usage: Usage, examples: int, needs: Sequence[Need]
 ) -> _OffloadedShard:
+    if plan.placements[table.name].sharding == "row_tiers":
+        return _split_tier(plan, table, usage, examples, needs)
     parts = plan.row_parts(table.name)
     held = max(plan.shards(table), key=lambda shard: shard.rows.size)
     rows, columns = held.rows.size, held.columns.size
-    if plan.placements[table.name].sharding == "row_tiers":
-        rows = sum(shard.rows.size for shard in plan.shards(table) if shard.rank == 0)  # in each tier it has the most
     row_bytes = FLOAT * columns + state_bytes(table.optimizer, rows, columns) / rows
     ids = usage.ids_per_row * examples / parts
     if usage.accesses is None:
@@ -304,12 +309,35 @@ def _offloaded_shard(
     return _OffloadedShard(table, rows, row_bytes, slots_needed, lookups, ends)
 
 
+def _split_tier(plan: Plan, table: TableSpec, usage: Usage, examples: int, needs: Sequence[Need]) -> _OffloadedShard:
+    """Returns the first rank's range of a table's rows that are split over all ranks; the hottest rows are copied.
+
+    A rank is asked once a step for a row by each rank that needs it, but a look-up counts as one here: the rows that
+    are split are those that few ranks need in a step.
+    """
+    placement, parts = plan.placements[table.name], plan.world_size
+    copied, hosts, split = placement.tiers(table.rows)
+    rows, per_host = -(-split.size // parts), -(-hosts.size // plan.local_size)
+    row_bytes = FLOAT * table.dim + state_bytes(table.optimizer, max(1, rows), table.dim) / max(1, rows)
+    accesses = np.ones(table.rows) if usage.accesses is None else np.sort(usage.accesses)[::-1]
+    counts, numbers = np.unique(accesses[split.first :], return_counts=True)
+    shares, times = counts[::-1] / accesses.sum(), numbers[::-1] / parts
+    slots_needed = tuple(
+        min(rows, max(1, math.ceil(MARGIN * float(times @ touch_probability(shares, each.ids(table.name, usage))))))
+        for each in needs
+    )
+    ends = np.minimum(np.cumsum(-(-numbers[::-1] // parts)), rows)
+    lookups = shares * usage.ids_per_row * examples
+    copies = (copied.size + per_host) * row_bytes
+    return _OffloadedShard(table, rows, row_bytes, slots_needed, lookups, ends, copies)
+
+
 def _hint_for(plan: Plan, table: TableSpec) -> str:
     """Returns advice on how to make a table able to have slots."""
     if _obstacle(plan, table) == _ADAM:
         return f"use another optimizer in embeddings.tables.{table.name}"
     if _obstacle(plan, table) == _TIERS:
-        return f"leave {table.name} out of the tables of planning.planner"
+        return "make a new plan (planning.new_plan: always)"
     return f"leave planning.tables.{table.name} out, or split it by rows"
 
 
@@ -325,6 +353,6 @@ def _obstacle(plan: Plan, table: TableSpec) -> str:
         return _ADAM
     if placement.sharding in {"column_wise", "grid"}:
         return "is split by columns"
-    if placement.sharding == "row_tiers":
+    if placement.sharding == "row_tiers" and not placement.tiers(table.rows)[2].size:
         return _TIERS
     return "is on every rank" if placement.sharding == "data_parallel" else ""

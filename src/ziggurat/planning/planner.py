@@ -86,6 +86,8 @@ def problem_of(
         constraints = config.constraints(tables, topology)
     offloads_rows = config.beyond_memory is not None
     problem = Problem(tuple(tables), topology, statistics, batch_size, constraints, config.reserve, offloads_rows)
+    if config.beyond_memory is not None:
+        problem = problem.but(memory_for_rows=float(config.beyond_memory.memory))
     return with_memory_for_rows_only(problem) if config.beyond_memory and topology.slow_memory_bytes else problem
 
 

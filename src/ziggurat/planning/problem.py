@@ -39,6 +39,7 @@ class Problem:
         reserve: share of a device's memory that tables must leave for everything else.
         offloads_rows: whether memory may hold only some rows of a table. No table is then split by columns or
             replicated, unless the user asks for it.
+        memory_for_rows: if so, the bytes of each device's memory for rows; the others are on a disk.
     """
 
     tables: tuple[TableSpec, ...]
@@ -48,6 +49,7 @@ class Problem:
     constraints: Mapping[str, TableConstraint] = field(default_factory=dict[str, TableConstraint])
     reserve: float = 0.1
     offloads_rows: bool = False
+    memory_for_rows: float | None = None
 
     @cached_property
     def usages(self) -> dict[str, Usage]:

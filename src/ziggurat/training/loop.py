@@ -34,6 +34,7 @@ from ziggurat.training.batch_source import training_loader
 from ziggurat.training.checkpointing import Checkpointing
 from ziggurat.training.in_batch_negatives import rows_read, with_negatives
 from ziggurat.training.loss import LossWindow
+from ziggurat.training.placement.counted_lookups import planned_statistics
 from ziggurat.training.placement.tier_watch import TierWatch
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run_folder.metrics_log import MetricsLog, NoMetricsLog, open_metrics_log, resume_note
@@ -106,7 +107,8 @@ class Trainer:
         tiered, self._watch = recommender.lookup.tiered, None
         if tiered is not None:
             examples = self._step_rows() / self.world.size
-            self._watch = TierWatch(tiered.tables, dataset.statistics(), examples)
+            statistics = planned_statistics(dataset.statistics(), run.files)
+            self._watch = TierWatch(tiered.tables, statistics, examples)
         self._tier_totals: tuple[dict[str, float], int] = ({}, self.at.step)
 
     @property

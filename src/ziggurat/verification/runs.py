@@ -12,6 +12,7 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress
 from ziggurat.planning.quantities import format_bytes
 from ziggurat.report.baselines.store import BASELINES_FILE, read_baselines
+from ziggurat.training.placement.counted_lookups import read_lookups
 from ziggurat.training.placement.plan_resolution import read_plan, read_ranks
 from ziggurat.training.run_folder.metrics_log import foreign_end, read_metrics_log, record_faults
 from ziggurat.training.run_folder.run import Run, open_run
@@ -20,6 +21,7 @@ from ziggurat.training.run_folder.run_files import (
     DAMAGED,
     DATASET_FILE,
     ENVIRONMENT_FILE,
+    LOOKUPS_FILE,
     METRICS_FILE,
     PLAN_FILE,
     RESULTS_FILE,
@@ -152,6 +154,7 @@ def _verify_data(run: Run, findings: Findings, progress: Progress, has_checkpoin
 def _verify_plan(run: Run, files: RunFiles, findings: Findings, has_checkpoint: bool) -> None:
     _verify_file(run, PLAN_FILE, findings, lambda: read_plan(files), has_checkpoint, _TRAIN_AGAIN)
     _verify_file(run, ROW_ORDER_FILE, findings, lambda: read_ranks(files), False, "")
+    _verify_file(run, LOOKUPS_FILE, findings, lambda: read_lookups(files), False, "")
 
 
 def _verify_results(run: Run, files: RunFiles, findings: Findings, has_checkpoint: bool) -> list[int]:

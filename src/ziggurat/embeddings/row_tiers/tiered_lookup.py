@@ -17,8 +17,10 @@ Shape legend: B examples, L ids, U distinct ids, N bags, D dim, T tables, G rank
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -29,6 +31,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.dirty_rows import TrackedShard
+from ziggurat.embeddings.offload import AnnouncedBatch, OffloadFolder
+from ziggurat.embeddings.row_order import RowOrder
 from ziggurat.embeddings.row_table import add_by_row
 from ziggurat.embeddings.row_tiers.copied_gradients import CopiedGradients
 from ziggurat.embeddings.row_tiers.distinct_rows import DistinctRows
@@ -52,6 +56,7 @@ class TableBatch:
         copies: the gradients of its copied rows; None without a backward pass.
         host_received, split_received: how many rows each rank of the host, and each rank, asks of this one.
         host_ids, split_ids: their positions.
+        announced: its rows of the third tier here, on their way from a disk.
         split_rows: the rows of the third tier that were sent, with the graph that updates them.
         grad_UD: the gradients of the distinct rows, once the backward pass has reached them.
     """
@@ -64,6 +69,7 @@ class TableBatch:
     split_received: list[int] = field(default_factory=list[int])
     host_ids: InFlight | None = None
     split_ids: InFlight | None = None
+    announced: AnnouncedBatch | None = None
     split_rows: Tensor | None = None
     grad_UD: Tensor | None = None
 
@@ -96,6 +102,9 @@ class TieredTables(nn.Module):
         parallel: the precision in which rows and gradients are sent between ranks.
         batch_size: the number of rows that the loss is averaged over.
         world: the ranks.
+        row_order: where the rows of the tables are.
+        offload: the folder for rows of the third tiers that do not fit in memory; required if the plan gives slots.
+        seed: the seed of the initial weights of such rows.
     """
 
     def __init__(
@@ -106,11 +115,17 @@ class TieredTables(nn.Module):
         parallel: ParallelConfig,
         batch_size: int,
         world: World,
+        row_order: RowOrder,
+        offload: OffloadFolder | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.traffic = TierTraffic()
         self._wire = Wire(parallel, batch_size)
-        self._modules_of_tables = nn.ModuleList([TieredTable(spec, plan, world, device) for spec in tables])
+        self._modules_of_tables = nn.ModuleList(
+            TieredTable(spec, plan, world, device, partial(row_order.row_ids, spec.name), offload, seed)
+            for spec in tables
+        )
         self._groups = RankGroups(world, self.traffic)
         self._pending: TieredBatch | None = None
         self._anchor = torch.zeros((), requires_grad=True)
@@ -121,7 +136,7 @@ class TieredTables(nn.Module):
         return [cast("TieredTable", table) for table in self._modules_of_tables]
 
     def start(self, ids: KeyedJaggedTensor, size: int) -> TieredBatch:
-        """Classifies the ids and starts to send how many there are. Does not wait.
+        """Classifies the ids and starts to send how many there are. Does not wait, unless some rows are offloaded.
 
         Args:
             ids: positions of rows under the keys of these tables, and further ones.
@@ -137,7 +152,15 @@ class TieredTables(nn.Module):
         flag_bytes = sum(len(each) for each in flags)
         tails = [torch.cat(flags).expand(groups.world.size, -1)] if flag_bytes else []
         message = torch.cat([head, *tails], dim=1)
-        return TieredBatch(size, batches, groups.world.send_equal(message, "copies", flag_bytes))
+        batch = TieredBatch(size, batches, groups.world.send_equal(message, "copies", flag_bytes))
+        if self.offloads:
+            self._announce(batch)
+        return batch
+
+    @property
+    def offloads(self) -> bool:
+        """Whether some rows are on a disk, on any rank."""
+        return any(table.offloaded is not None for table in self.tables)
 
     def send_ids(self, batch: TieredBatch) -> None:
         """Waits until the ranks know how many ids they will receive, then starts to send the ids."""
@@ -163,6 +186,8 @@ class TieredTables(nn.Module):
     def finish(self, batch: TieredBatch) -> dict[str, Tensor]:
         """Returns the rows by feature: (B, W), or (B, S, W) for a sequence with positions."""
         self.send_ids(batch)
+        if torch.is_grad_enabled():
+            self.release()
         arriving = [self._send_rows(each) for each in batch.tables]
         rows: dict[str, Tensor] = {}
         for each, (rows_UD, parts) in zip(batch.tables, arriving, strict=True):
@@ -172,7 +197,6 @@ class TieredTables(nn.Module):
                     into.copy_(received)
             rows |= rows_by_feature(each.table.spec, _SpreadRows.apply(self._anchor, each, rows_UD), batch.size)
         if torch.is_grad_enabled():
-            self.release()
             self._pending = batch
         return rows
 
@@ -203,6 +227,7 @@ class TieredTables(nn.Module):
                 each.split_rows.backward(self._wire.decode(arrives.wait(), "gradients"))
             else:
                 arrives.wait()
+            each.table.release()
         for step in (CopiedGradients.send_back, CopiedGradients.apply):
             for each in copies:
                 step(each)
@@ -211,6 +236,7 @@ class TieredTables(nn.Module):
         """Ends a batch that has no backward pass: rows keep their values."""
         batch, self._pending = self._pending, None
         for each in batch.tables if batch is not None else ():
+            each.table.release()
             if each.copies is not None:
                 each.copies.wait()
 
@@ -221,6 +247,25 @@ class TieredTables(nn.Module):
             for ids in (each.host_ids, each.split_ids):
                 if ids is not None:
                     ids.wait()
+            each.table.drop(each.announced)
+
+    def close(self) -> None:
+        """Deletes the rows on disks."""
+        for table in self.tables:
+            table.close()
+
+    def transferred(self) -> dict[str, float]:
+        """Returns this rank's transfer statistics of offloaded rows over all tables; empty without such rows."""
+        found: Counter[str] = Counter()
+        for table in self.tables:
+            if table.offloaded is not None:
+                found.update(table.offloaded.transferred())
+        return dict(found)
+
+    @property
+    def note(self) -> str:
+        """A remark on how rows are read from a disk; empty if there is none."""
+        return next((each.offloaded.note for each in self.tables if each.offloaded is not None), "")
 
     def scale_learning_rates(self, multiplier: float) -> None:
         """Sets every table's learning rate to ``multiplier`` times its configured one."""
@@ -241,6 +286,13 @@ class TieredTables(nn.Module):
         """Yields the shards on this rank with their dirty rows."""
         for table in self.tables:
             yield from table.shards()
+
+    def _announce(self, batch: TieredBatch) -> None:
+        """Has the rows of the third tier that a batch needs read from the disk."""
+        self.send_ids(batch)
+        for each in batch.tables:
+            if each.split_ids is not None:
+                each.announced = each.table.announce(each.split_ids.wait().long())
 
     def _classified(self, table: TieredTable, ids: KeyedJaggedTensor) -> TableBatch:
         positions_L, lengths_N = _ids_of(table.spec, ids)
@@ -272,7 +324,7 @@ class TieredTables(nn.Module):
         if each.copies is not None:
             each.copies.send_flags(places)
         if each.split_ids is not None:
-            each.split_rows = table.split_rows(each.split_ids.wait().long())
+            each.split_rows = table.split_rows(each.split_ids.wait().long(), each.announced)
             sent = self._wire.encode(each.split_rows.detach(), "rows")
             arrives = groups.world.send("split_rows", sent, each.split_received, distinct.split, split_UD)
             parts.append((arrives, split_UD))

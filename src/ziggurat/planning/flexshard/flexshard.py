@@ -28,6 +28,11 @@ from ziggurat.planning.quantities import BytesOrZero, format_bytes
 from ziggurat.planning.rules import Rules
 from ziggurat.planning.tier_cost import TieredTable, baseline_bytes
 
+COPIES_SHARE = 0.5
+"""The most of the memory for rows that copies may take if the other rows are on a disk; the rest is for slots."""
+_HALVINGS = 12
+"""How often the interval of memories is halved to find the largest with so few copies."""
+
 
 class FlexShard(Planner):
     """The FlexShard planner; see the module's docstring."""
@@ -74,6 +79,9 @@ class FlexShard(Planner):
         least = kept_bytes(tables, [TierCounts(0, 0)] * len(tables))  # may be above ``split`` by rounding
         memory = left if extra is None else min(left, max(split, least) + extra)
         counts = fastest_counts(tables, memory, self.config.slack)
+        if counts is not None and problem.memory_for_rows is not None:
+            limit = problem.memory_for_rows * COPIES_SHARE
+            counts = _with_copies_in(limit, problem, tables, counts, memory, self.config)
         if counts is None:
             raise _no_memory(problem, chosen, tables, left)
         ranks = tuple(range(problem.topology.world_size))
@@ -111,6 +119,39 @@ class FlexShard(Planner):
             return self.rules.plan(_without(problem, rest, split))
         except NoFeasiblePlan:
             return self.rules.plan(_without(problem, rest, _least_bytes(tables)))
+
+
+def _with_copies_in(
+    limit: float,
+    problem: Problem,
+    tables: Sequence[TieredTable],
+    counts: list[TierCounts],
+    memory: float,
+    config: FlexShard.Config,
+) -> list[TierCounts]:
+    """Returns the numbers of copied rows whose copies take at most ``limit`` bytes of a rank, from those without that
+    limit.
+
+    A smaller memory for all rows leaves fewer copies; the largest one with few enough is found by halving.
+    """
+    local = problem.topology.devices
+
+    def copies(found: Sequence[TierCounts]) -> float:
+        pairs = zip(tables, found, strict=True)
+        return sum((each.copied + each.host / local) * _row_bytes(table) for table, each in pairs)
+
+    if copies(counts) <= limit:
+        return counts
+    none = [TierCounts(0, 0)] * len(tables)
+    low, high, best = kept_bytes(tables, none), min(memory, kept_bytes(tables, counts)), none
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        found = fastest_counts(tables, middle, config.slack)
+        if found is None or copies(found) > limit:
+            low, high = (middle, high) if found is None else (low, middle)
+        else:
+            low, best = middle, found
+    return best
 
 
 def fastest_tiers(problem: Problem, table: TableSpec) -> list[ShardCost]:
@@ -177,8 +218,12 @@ def _least_bytes(tables: Sequence[TieredTable]) -> float:
 
 def _rounding_bytes(tiered: TieredTable) -> float:
     """Returns by how much a rank's part may be above the mean of all ranks: a row of each split tier."""
-    table = tiered.table
-    return 2.0 * (FLOAT * table.dim + state_bytes(table.optimizer, 1, table.dim))
+    return 2.0 * _row_bytes(tiered)
+
+
+def _row_bytes(tiered: TieredTable) -> float:
+    """Returns the bytes of a row with its optimizer state."""
+    return FLOAT * tiered.table.dim + state_bytes(tiered.table.optimizer, 1, tiered.table.dim)
 
 
 def _no_memory(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from ziggurat.core.files import atomic_file
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress
 from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
+from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
 from ziggurat.core.untrusted import array, tensor_metadata
@@ -33,7 +35,9 @@ from ziggurat.towers.placement import keeps
 from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
+from ziggurat.training.placement.counted_lookups import Counts, planned_statistics, store_lookups, with_lookups
 from ziggurat.training.placement.link_benchmark import with_measured_links
+from ziggurat.training.placement.new_plan import recounted
 from ziggurat.training.placement.problem import planning_input
 from ziggurat.training.placement.topology import resolve_topology
 from ziggurat.training.run_folder.run_files import PLAN_FILE, ROW_ORDER_FILE, RunFiles, damage_of
@@ -51,6 +55,9 @@ def resolve_plan(
     progress: Progress | None = None,
 ) -> Plan:
     """Returns the plan of a run: the one stored in its folder if it is for this world, else a new one.
+
+    With ``planning.new_plan`` a run that resumes may take a new plan all the same
+    (:mod:`~ziggurat.training.placement.new_plan`).
 
     The first rank plans and sends the plan to the others, because measured bandwidths differ between measurements. For
     a planner that places rows in tiers, all ranks first measure the links that the config does not describe.
@@ -77,15 +84,28 @@ def resolve_plan(
         declared = with_measured_links(declared, world, kind)
 
     def make_plan() -> Plan:
-        plan = Plan.single_device(table.name for table in layout.tables)
+        plan, again, counted = Plan.single_device(table.name for table in layout.tables), None, None
         if world.size > 1 and prepared is not None:
             topology = resolve_topology(declared, kind, hosts=world.hosts, devices=world.local_size)
-            planning = planning_input(experiment, topology, layout.tables, prepared, folder, measure_plans=keep)
-            stored = _stored_plan(RunFiles.open(folder), layout, planning.problem.topology)
+            files, statistics = RunFiles.open(folder), Dataset(prepared).statistics()
+            counted = planned_statistics(statistics, files)
+            inputs = experiment, topology, layout.tables, prepared, folder
+            planning = planning_input(*inputs, measure_plans=keep, statistics=counted)
+            stored = _stored_plan(files, layout, planning.problem.topology)
+            if keep and stored is not None:
+                again = recounted(experiment, layout, stored, read_ranks(files), prepared, folder)
+            if again is not None:
+                stored, counted = None, with_lookups(statistics, again.counts)
+                _store_counts(files, again.counts)
+                planning = planning_input(*inputs, measure_plans=keep, statistics=counted)
+                if progress is not None:
+                    progress.note(again.note)
             if stored is not None and transforms(experiment.parallel, world.hosts):
                 stored = stored if keeps(stored, planning.problem.constraints) else None
             plan = stored or plan_problem(planning.problem, planning.planner(progress)).plan
-        plan = with_cache_slots(experiment, layout.tables, plan, kind, prepared)
+            if again is not None:
+                plan = replace(plan, notes=(again.note, *plan.notes))
+        plan = with_cache_slots(experiment, layout.tables, plan, kind, prepared, counted)
         if keep:
             RunFiles.open(folder).write_json(PLAN_FILE, plan.to_json())
         return plan
@@ -94,7 +114,12 @@ def resolve_plan(
 
 
 def with_cache_slots(
-    experiment: Experiment, tables: Sequence[TableSpec], plan: Plan, kind: DeviceKind, prepared: Path | None = None
+    experiment: Experiment,
+    tables: Sequence[TableSpec],
+    plan: Plan,
+    kind: DeviceKind,
+    prepared: Path | None = None,
+    counted: DatasetStatistics | None = None,
 ) -> Plan:
     """Returns ``plan`` with cache slots for the tables that memory cannot hold, if ``planning.beyond_memory`` is set.
 
@@ -105,6 +130,7 @@ def with_cache_slots(
         kind: the kind of each rank's device.
         prepared: folder of the encoded dataset, from which the lookups of batches are counted. None if there is none:
             slots then suffice for one example, and larger batches must be split.
+        counted: how tables are looked up; default: as preparation has counted.
 
     Raises:
         ConfigError: tables larger than memory are not supported on this kind of device.
@@ -122,7 +148,7 @@ def with_cache_slots(
         statistics, examples, needs = None, 1, [Need(1, "an example", "model")]
     else:
         dataset = Dataset(prepared)
-        statistics, examples = dataset.statistics(), experiment.training.batch_size
+        statistics, examples = counted or dataset.statistics(), experiment.training.batch_size
         needs = batch_needs(experiment, dataset, plan.world_size)
     usages = {table.name: Usage.of(table, statistics) for table in tables}
     return with_slots(plan, tables, usages, examples, needs, float(config.memory))
@@ -170,17 +196,27 @@ def row_ranks(
 
     def store() -> None:
         if read_ranks(files, rows) is None:
-            counted = _counted_ranks(rows, prepared)
+            counted = _counted_ranks(rows, prepared, files)
             with atomic_file(folder / ROW_ORDER_FILE) as temporary:
                 save_file(counted, temporary, files.metadata(_checksum(counted)))
 
     if keep:
         on_first_rank(store)
-    return read_ranks(files, rows) or _counted_ranks(rows, prepared)
+    return read_ranks(files, rows) or _counted_ranks(rows, prepared, files)
 
 
-def _counted_ranks(rows: Mapping[str, int], prepared: Path) -> dict[str, FrequencyRanks]:
-    tables = Dataset(prepared).statistics().tables
+def _store_counts(files: RunFiles, counts: Counts) -> None:
+    """Stores new counts in the run folder, and deletes the order of rows by others.
+
+    If training is killed before the new plan is stored, it resumes under the old plan with the new order: checkpoints
+    hold rows by their ids, so that only sends more.
+    """
+    store_lookups(files, counts)
+    (files.folder / ROW_ORDER_FILE).unlink(missing_ok=True)
+
+
+def _counted_ranks(rows: Mapping[str, int], prepared: Path, files: RunFiles) -> dict[str, FrequencyRanks]:
+    tables = planned_statistics(Dataset(prepared).statistics(), files).tables
     counted = {name: tables[name].accesses if name in tables else None for name in rows}
     return {name: frequency_ranks(accesses, rows[name]) for name, accesses in counted.items()}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress
+from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.data.encoded.dataset import Dataset
@@ -60,6 +61,7 @@ def planning_input(
     run: Path,
     *,
     measure_plans: bool = True,
+    statistics: DatasetStatistics | None = None,
 ) -> PlanningInput:
     """Returns everything that determines a plan.
 
@@ -70,6 +72,7 @@ def planning_input(
         prepared: folder of the encoded dataset, with its statistics.
         run: the run folder, where offloaded rows are stored unless the config names another.
         measure_plans: whether a planner may measure plans while it makes them.
+        statistics: how tables are looked up; default: as preparation has counted.
 
     Raises:
         ConfigError: the ``planning`` section contradicts itself or the devices.
@@ -79,7 +82,7 @@ def planning_input(
     topology = with_disk(config, topology, run, tables)
     batch_size = -(-experiment.training.batch_size // topology.world_size)  # per rank
     config = with_measured_costs(config, topology.kind)
-    problem = problem_of(tables, Dataset(prepared).statistics(), topology, config, batch_size)
+    problem = problem_of(tables, statistics or Dataset(prepared).statistics(), topology, config, batch_size)
     if experiment.towers is not None and transforms(experiment.parallel, topology.hosts):
         problem = with_towers_on_hosts(problem, experiment.towers.resolve([table.features for table in tables]))
     return PlanningInput(problem, config.planner, make_shard_benchmark(config, topology.kind))

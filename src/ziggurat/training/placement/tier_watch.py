@@ -70,6 +70,6 @@ class TierWatch:
                 self._noted.add(table)
                 found.append(
                     f"table {table!r}: {share:.0%} of its look-ups are of copied rows, {expected:.0%} were expected; "
-                    "another plan may send less (docs/distributed.md, Tiers of rows)"
+                    "another plan may send less: resume with --new-plan drifted (docs/distributed.md, Tiers of rows)"
                 )
         return found

@@ -30,6 +30,7 @@ from ziggurat.training.run_folder.run_files import (
     CONFIG_FILE,
     DATASET_FILE,
     ENVIRONMENT_FILE,
+    LOOKUPS_FILE,
     PLAN_FILE,
     ROW_ORDER_FILE,
     RUN_VERSION,
@@ -57,7 +58,7 @@ _MAY_DIFFER = frozenset(
     }
 )
 """Keys that may differ when a run is resumed, because they do not change what is computed."""
-_FIRST_FILES = (DATASET_FILE, ENCODERS, PLAN_FILE, ROW_ORDER_FILE, WARM_START_FILE)
+_FIRST_FILES = (DATASET_FILE, ENCODERS, PLAN_FILE, ROW_ORDER_FILE, LOOKUPS_FILE, WARM_START_FILE)
 """Files and folders that exist in a run folder before the first step, besides the config."""
 
 

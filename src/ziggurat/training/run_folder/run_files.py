@@ -32,6 +32,7 @@ ENVIRONMENT_FILE = "environment.json"
 DATASET_FILE = "dataset.json"
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"
+LOOKUPS_FILE = "lookups.safetensors"
 WARM_START_FILE = "warm_start.json"
 METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "results.json"
@@ -46,6 +47,7 @@ _HINTS = {
     PLAN_FILE: f"restore it; or delete it and {_TRAIN_AGAIN}, which makes a plan anew, under which sums may be rounded "
     "otherwise",
     ROW_ORDER_FILE: "delete it: the order is counted again from the statistics of the dataset",
+    LOOKUPS_FILE: "delete it: the statistics of the dataset are then used",
     RESULTS_FILE: f"restore it, or delete it and {_TRAIN_AGAIN}, which evaluates the best checkpoint again",
     WARM_START_FILE: "restore it, or delete it: it only says what the run began with",
 }

@@ -1,0 +1,144 @@
+"""Takes a new plan when a run resumes, from the rows that it is about to look up.
+
+A plan with tiers of rows copies those that were looked up most often in the training rows, all of them. The batches
+ahead may look up others: negatives are sampled or dropped during training, and the blocks of an epoch differ. The
+order of the batches is known, so those ahead are read and counted, instead of those behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.core.batch import Batch
+from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.core.plan import Plan
+from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
+from ziggurat.core.statistics import DatasetStatistics
+from ziggurat.core.untrusted import Damage
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.down_sampling import down_sampled
+from ziggurat.data.encoded.loader import Cursor, Loader
+from ziggurat.embeddings.layout import Layout
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.in_batch_negatives import rows_read, with_negatives
+from ziggurat.training.placement.counted_lookups import Counts, count_lookups, planned_statistics
+from ziggurat.training.placement.tier_watch import TOLERANCE
+from ziggurat.training.run_folder.run import open_run
+from ziggurat.training.train_state import TrainState
+
+COUNTED_EXAMPLES = 2**18
+"""The most examples ahead whose look-ups are counted; a table of a million rows gets some look-ups for its hot ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recounted:
+    """Look-ups ahead, by which a run is to take a new plan.
+
+    Attributes:
+        counts: table -> how often an epoch like the examples ahead looks up each row.
+        note: why, for the user and for the notes of the plan.
+    """
+
+    counts: Counts
+    note: str
+
+
+def recounted(
+    experiment: Experiment,
+    layout: Layout,
+    plan: Plan,
+    ranks: Mapping[str, FrequencyRanks] | None,
+    prepared: Path,
+    folder: Path,
+) -> Recounted | None:
+    """Returns the look-ups by which the run is to take a new plan; None if it is to keep its plan.
+
+    A run that has no checkpoint keeps it: it has just been made.
+
+    Args:
+        experiment: the config; ``planning.new_plan`` says when.
+        layout: the layout of the tables.
+        plan: the plan of the run.
+        ranks: the rank of each row by falling frequency that the run has stored for it, if any.
+        prepared: folder of the encoded dataset.
+        folder: the run folder.
+
+    Raises:
+        ConfigError: readers hold the training rows.
+        RunFolderError: the last checkpoint is damaged.
+    """
+    when = experiment.planning.new_plan
+    run = open_run(folder)
+    step = None if when == "never" else run.checkpoints.last()
+    if step is None:
+        return None
+    if experiment.training.readers:
+        raise ConfigError(
+            f"planning.new_plan={when}: look-ups are counted in training rows on this machine, but training.readers "
+            "hold them",
+            "set planning.new_plan: never, or prepare the dataset here and leave out training.readers",
+        )
+    damage = Damage(RunFolderError, "delete the checkpoint's folder to resume from the one before")
+    where = f"{run.folder}: checkpoint of step {step}"
+    cursor = TrainState.from_json(run.checkpoints.load(step).state.get("progression"), where, damage).cursor
+    dataset = Dataset(prepared)
+    statistics = planned_statistics(dataset.statistics(), run.files)
+    counts, examples = count_lookups(_batches_ahead(experiment, dataset, cursor), layout)
+    if not examples:
+        return None
+    ahead = f"counted in the next {examples:,} examples from step {step:,} on"
+    moved = _moved(plan, layout, statistics, counts, ranks or {})
+    if when == "drifted" and not moved:
+        return None
+    scale = statistics.rows["train"] / examples
+    counts = {name: np.rint(each * scale).astype(np.int64) for name, each in counts.items()}
+    why = "; ".join(moved) or "as asked for"
+    return Recounted(counts, f"planning.new_plan={when}: a new plan by look-ups {ahead}: {why}")
+
+
+def _batches_ahead(experiment: Experiment, dataset: Dataset, cursor: Cursor) -> Iterator[Batch]:
+    """Yields the batches from a cursor on, into the next epoch, until they have enough examples."""
+    config, left = experiment.training, COUNTED_EXAMPLES
+    size = rows_read(config.batch_size, experiment.data.negatives, 1)
+    local = Loader(dataset.split("train"), dataset.schema, size, shuffle=True, seed=config.seed, prefetch=0)
+    loader = with_negatives(local, experiment, dataset)
+    for start in (cursor, Cursor(cursor.epoch + 1)):
+        batches: Iterator[tuple[Batch, Cursor]] = loader.epoch(start)
+        if config.negative_rate is not None:
+            batches = down_sampled(batches, local.steps(start), config.negative_rate, config.seed, start.epoch)
+        for batch, _ in batches:
+            yield batch
+            left -= batch.size
+            if left <= 0:
+                return
+        if left < COUNTED_EXAMPLES / 2 or start.epoch + 1 >= config.epochs:
+            return
+
+
+def _moved(
+    plan: Plan, layout: Layout, statistics: DatasetStatistics, counts: Counts, ranks: Mapping[str, FrequencyRanks]
+) -> list[str]:
+    """Returns a line for each table whose copied rows get far fewer look-ups ahead than the plan expects."""
+    lines: list[str] = []
+    for table in layout.tables:
+        placement = plan.placements[table.name]
+        if placement.sharding != "row_tiers" or table.name not in statistics.tables:
+            continue
+        accesses, split = statistics.tables[table.name].accesses, placement.tiers(table.rows)[2]
+        hottest = frequency_ranks(accesses, table.rows)
+        expected = _share(accesses, hottest < split.first)
+        found = _share(counts[table.name], ranks.get(table.name, hottest) < split.first)
+        if found < expected - TOLERANCE:
+            lines.append(f"table {table.name!r}: {found:.0%} of its look-ups are of copied rows, not {expected:.0%}")
+    return lines
+
+
+def _share(counts_R: npt.NDArray[np.int64], rows_R: npt.NDArray[np.bool_]) -> float:
+    """Returns the share of the look-ups that some rows get; 1 of none."""
+    total = int(counts_R.sum())
+    return int(counts_R[rows_R].sum()) / total if total else 1.0
