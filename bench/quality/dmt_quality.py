@@ -5,8 +5,8 @@ Features are in towers by the partitioner (``tp``, from the vectors of the flat 
 (``strided``) and at random. With four towers the modules also compress 4, 8 and 16 times. All are trained with the same
 settings, and compared seed by seed with the flat model.
 
-The module is the paper's for DLRM with c = 0: p outputs that are linear in the whole tower. The product of two outputs of
-a tower is a weighted sum of the products of its features, as in a factorization machine, so towers of features that
+The module is the paper's for DLRM with c = 0: p outputs that are linear in the whole tower. The product of two outputs
+of a tower is a weighted sum of the products of its features, as in a factorization machine, so towers of features that
 interact lose little. Under c = 1, p = 0 the partition changes nothing that the model can express: a map of each
 embedding to fewer numbers is what narrower tables would be, whichever features share it. Wukong's module learns later
 (docs/lab-notebook.md).
@@ -160,13 +160,13 @@ def _trial(variant: Variant, flat: Experiment, here: Measured, seed: int, datase
 def tower_module(features: int, dim: int, towers: int, compression: int) -> DLRMTower.Config:
     """Returns a module whose outputs are about as many times fewer numbers than the tower's fields.
 
-    Outputs are half as wide as fields, or a quarter and so on, until there are three of them: a model multiplies each
+    Outputs are as wide as fields, or half as wide and so on, until there are three of them: a model multiplies each
     two, and none with itself. Wide outputs learn faster than many narrow ones. A tower of one or two features needs no
     more outputs than features.
     """
     numbers = features * dim / (towers * compression)
     least = min(3, -(-features // towers))
-    width = max(dim // 2, 1)
+    width = dim
     while width > 1 and round(numbers / width) < least:
         width //= 2
     return DLRMTower.Config(flat=max(1, round(numbers / width)), each=0, width=width)

@@ -11,9 +11,9 @@ def orthogonal(linear: nn.Linear) -> nn.Linear:
     """Gives a linear map orthogonal rows, or columns if it has more outputs than inputs, and no bias; returns it.
 
     Numbers keep their mean square, and no output repeats another. torch's own start makes them a third as large in
-    square, under a bias that is larger than fresh embeddings: a DLRM, which multiplies outputs, then learns late. On the
-    log of planted groups four towers of compression 2 had an AUC of .827 after an epoch, of .784 with torch's start, and
-    of .815 with normal weights of the same mean square (docs/lab-notebook.md).
+    square, under a bias that is larger than fresh embeddings: a DLRM, which multiplies outputs, then learns late. On
+    the log of planted groups four towers of compression 2 had an AUC of .827 after an epoch, of .784 with torch's
+    start, and of .815 with normal weights of the same mean square (docs/lab-notebook.md).
 
     Source: Saxe et al. 2014, "Exact solutions to the nonlinear dynamics of learning", ICLR; the gain is ours.
     """
