@@ -1,9 +1,9 @@
 """Measures what towers cost in quality, and what the tower partitioner is worth.
 
 On each data set a flat model is trained (DLRM; DeepFM where a leaderboard has no DLRM), and such models with 2, 4 and 8
-towers whose modules halve what leaves a tower. Features are in towers by the partitioner (``tp``, from the vectors of the flat model of the same seed), by their order
-(``strided``) and at random. With four towers the modules also compress 4, 8 and 16 times. All are trained with the same
-settings, and compared seed by seed with the flat model.
+towers whose modules halve what leaves a tower. Features are in towers by the partitioner (``tp``, from the vectors of
+the flat model of the same seed), by their order (``strided``) and at random. With four towers the modules also compress
+4, 8 and 16 times. All are trained with the same settings, and compared seed by seed with the flat model.
 
 The module is the paper's for DLRM with c = 0: p outputs that are linear in the whole tower. The product of two outputs
 of a tower is a weighted sum of the products of its features, as in a factorization machine, so towers of features that
