@@ -295,6 +295,7 @@ def test_the_bytes_of_a_plan_are_those_that_are_sent() -> None:
     expected = tower_traffic(floats, floats, BATCH, topology)
     assert sum(between for between, _ in found) == expected.between
     assert sum(within for _, within in found) == expected.within
+    assert tower_traffic(floats, floats, BATCH, topology, value_bytes=4).between == expected.between / 2
     flat_bytes = flat_traffic(floats, BATCH, topology)
     assert flat_bytes.between == expected.between
     assert flat_bytes.within == expected.within / 2
