@@ -232,6 +232,7 @@ DRILLS = {
         f"tests/towers/test_tower_transform.py::test_rows_and_weights_equal_the_flat_exchange[{shape}]": "4-2 stays"
         for shape in ("8-4", "8-2", "6-3")
     },
+    "tests/towers/test_tower_faults.py": "faults of the flat exchange stay",
     "tests/towers/test_tower_training.py::test_two_hosts_of_two_ranks_equal_a_single_process[none_fsdp]": "none stays",
     "tests/distributed/test_parity.py": "the smoke run of the benchmark rank_parity does the same",
     "tests/distributed/test_resumed_deltas.py::test_resuming_from_a_delta_changes_nothing[4]": "two ranks stay",

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from bench.lab.direct import Direct
 from bench.lab.workload import CPU, Case, Trained
 from ziggurat.training.process_group import process_group
 
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
     spec, out = json.loads(Path(arguments[0]).read_text(encoding="utf-8")), Path(arguments[1])
     with process_group(CPU):
         cases = [Case.from_json(each) for each in spec["cases"]]
-        trained = {case.name: Trained(case) for case in cases}
+        trained = {case.name: Direct(case) if case.torchrec else Trained(case) for case in cases}
         samples: dict[str, list[dict[str, Any]]] = {name: [] for name in trained}
         names = list(trained)
         for turn in range(spec["warmups"] + spec["rounds"]):
@@ -30,8 +31,9 @@ def main(arguments: Sequence[str]) -> None:
             for name in names[first:] + names[:first]:
                 found = trained[name].steps(spec["steps"])
                 values = {"seconds": found.seconds, "inter": found.inter, "intra": found.intra, "loss": found.loss}
-                if spec["inputs"]:
-                    values["input_seconds"] = trained[name].input_seconds(spec["steps"])
+                case = trained[name]
+                if spec["inputs"] and isinstance(case, Trained):
+                    values["input_seconds"] = case.input_seconds(spec["steps"])
                 if turn >= spec["warmups"]:
                     samples[name].append(values)
                 if dist.get_rank() == 0:

@@ -7,6 +7,7 @@ by the kernel on the link and the loopback of every host.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -49,6 +50,7 @@ class Case:
         model: the ``model`` section; None for a DLRM with the widths of ``hidden``.
         towers: the ``towers`` section. With ``parallel.embeddings: {name: tower_transform}``, tables take turns over
             the ranks of their tower's host.
+        torchrec: whether TorchRec is used directly (:mod:`bench.lab.direct`), with the same dense part and plan.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Case:
     dense: int = 0
     model: Mapping[str, Any] | None = None
     towers: Mapping[str, Any] | None = None
+    torchrec: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -90,19 +93,52 @@ class Measured:
     loss: float
 
 
-class Trained:
+class Contestant(ABC):
     """A case on this rank; all ranks take its steps together."""
 
     def __init__(self, case: Case) -> None:
         world = World.current()
-        names = [f"t{number}" for number in range(case.tables)]
-        experiment = _experiment(case, names)
+        self._case, self._rows = case, case.batch_size // world.size
+        self._names = [f"t{number}" for number in range(case.tables)]
+        self._draw = torch.Generator().manual_seed(world.rank)
+
+    def steps(self, count: int) -> Measured:
+        """Takes ``count`` steps and measures them; bytes sent for prefetched batches are included."""
+        dist.barrier()
+        before, started = sent_bytes(), time.perf_counter()
+        loss = self._take([self._batch() for _ in range(count)])
+        dist.barrier()
+        seconds = (time.perf_counter() - started) / count
+        sent = (sent_bytes() - before) / count
+        return Measured(seconds, float(sent[0]), float(sent[1]), loss)
+
+    @abstractmethod
+    def _take(self, batches: list[Batch]) -> float:
+        """Takes a step for each batch and returns the loss of the last."""
+
+    def _batch(self) -> Batch:
+        size, case = self._rows, self._case
+        bags_N = torch.full((case.tables * size,), case.ids, dtype=torch.int32)
+        values = torch.randint(0, case.rows, (len(bags_N) * case.ids,), generator=self._draw)
+        bags = KeyedJaggedTensor(keys=self._names, values=values, lengths=bags_N)
+        labels_BT = torch.randint(0, 2, (size, 1), generator=self._draw).float()
+        return Batch(torch.randn(size, case.dense, generator=self._draw), bags, None, labels_BT)
+
+
+class Trained(Contestant):
+    """A case by ziggurat, assembled as in training."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        world = World.current()
+        names = self._names
+        experiment = experiment_of(case, names)
         one, many = (tuple(names), ()) if case.ids == 1 else ((), tuple(names))
         tables, rows = {n: n for n in names}, dict.fromkeys(names, case.rows)
         numbers = _numbers(case)
         schema = Schema(dense=numbers, categorical=one, bags=many, tables=tables, rows=rows, labels=("y",))
         layout = experiment.layout(schema)
-        placements = _placements(case, names, world)
+        placements = placements_of(case, names, world)
         if experiment.towers is not None and transforms(experiment.parallel, world.hosts):
             placements = _by_tower(towers_of(experiment.towers, layout), world)
         plan = Plan(world.size, placements, world.local_size)
@@ -111,22 +147,14 @@ class Trained:
         optimizer = experiment.optimizer.build(self._recommender.dense_parameters())
         self._step = Stepper(self._recommender, optimizer, 0.0, None)
         self._pipelined = experiment.parallel.pipeline
-        self._draw = torch.Generator().manual_seed(world.rank)
-        self._case, self._names, self._rows = case, names, case.batch_size // world.size
 
-    def steps(self, count: int) -> Measured:
-        """Takes ``count`` steps and measures them; bytes sent for prefetched batches are included."""
+    def _take(self, batches: list[Batch]) -> float:
         loss = torch.zeros(())
-        dist.barrier()
-        before, started = sent_bytes(), time.perf_counter()
-        batches = [(self._batch(), Cursor()) for _ in range(count)]
-        for work, coming in prefetched_batches(batches, self._recommender.lookup, CPU, self._pipelined):
+        cursors = [(batch, Cursor()) for batch in batches]
+        for work, coming in prefetched_batches(cursors, self._recommender.lookup, CPU, self._pipelined):
             done = self._step(work, next(iter(coming), None))
             loss = done.loss / done.weight
-        dist.barrier()
-        seconds = (time.perf_counter() - started) / count
-        sent = (sent_bytes() - before) / count
-        return Measured(seconds, float(sent[0]), float(sent[1]), float(loss))
+        return float(loss)
 
     def input_seconds(self, count: int) -> float:
         """Returns the seconds that sending a batch's ids takes without other work."""
@@ -139,16 +167,8 @@ class Trained:
         dist.barrier()
         return (time.perf_counter() - started) / count
 
-    def _batch(self) -> Batch:
-        size, case = self._rows, self._case
-        bags_N = torch.full((case.tables * size,), case.ids, dtype=torch.int32)
-        values = torch.randint(0, case.rows, (len(bags_N) * case.ids,), generator=self._draw)
-        bags = KeyedJaggedTensor(keys=self._names, values=values, lengths=bags_N)
-        labels_BT = torch.randint(0, 2, (size, 1), generator=self._draw).float()
-        return Batch(torch.randn(size, case.dense, generator=self._draw), bags, None, labels_BT)
 
-
-def _placements(case: Case, names: list[str], world: World) -> dict[str, Placement]:
+def placements_of(case: Case, names: list[str], world: World) -> dict[str, Placement]:
     """Returns the placements of all tables; tables take turns over the ranks or hosts that the sharding allows."""
     every = tuple(range(world.size))
     found: dict[str, Placement] = {}
@@ -180,7 +200,7 @@ def _numbers(case: Case) -> tuple[str, ...]:
     return tuple(f"n{number}" for number in range(case.dense))
 
 
-def _experiment(case: Case, names: list[str]) -> Experiment:
+def experiment_of(case: Case, names: list[str]) -> Experiment:
     return Experiment.model_validate(
         {
             "name": "lab",

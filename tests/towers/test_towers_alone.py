@@ -144,6 +144,16 @@ def test_gradients_are_those_of_finite_differences(module: str) -> None:
     assert torch.autograd.gradcheck(outputs, (emb_BFD, *weights))
 
 
+def test_maps_of_a_dlrm_tower_begin_without_loss_of_scale() -> None:
+    """Embeddings of any size keep their mean square, which torch's own start would shrink under its bias."""
+    torch.manual_seed(0)
+    emb_BFD = 0.01 * torch.randn(4000, 3, 4)
+    for module in ({"flat": 2, "each": 0, "width": 3}, {"flat": 0, "each": 1, "width": 2}, {"flat": 8, "each": 2}):
+        settings = TowersConfig.model_validate({"partition": GIVEN, "module": {"name": "dlrm", **module}}).module
+        outputs = settings.build(3, 4)(emb_BFD)  # pyright: ignore[reportAttributeAccessIssue]
+        assert float(outputs.detach().square().mean()) == pytest.approx(1e-4, rel=0.1)
+
+
 @pytest.mark.parametrize("module", ["dcn", "wukong"])
 def test_a_run_resumes_is_exported_and_predicts(make_experiment: MakeExperiment, module: str) -> None:
     towers = {"partition": GIVEN, "module": MODULES[module]}

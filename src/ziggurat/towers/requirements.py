@@ -73,8 +73,6 @@ def _obstacles(
         yield "planning.beyond_memory", "has no tables that memory cannot hold so far", "leave it out"
     if planning.planner.uses_slow_memory:
         yield "planning.planner", "does not order rows by frequency so far", "choose rules"
-    if parallel.reduced:
-        yield "parallel.forward_precision, backward_precision", "sends fp32 so far", "leave them out"
     if isinstance(towers.module, NoModule):
         return
     if not isinstance(parallel.dense, DDP):

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from ziggurat.core.topology import Topology
 from ziggurat.embeddings.layout import Layout
+from ziggurat.parallel.config import ParallelConfig, Precision
 from ziggurat.planning.quantities import format_bytes
 from ziggurat.towers.config import NoModule, TowersConfig
 from ziggurat.towers.placed import tower_fields, towers_of
 
-_FLOAT = 4
-_WAYS = 2
-"""Rows go one way, gradients the other."""
+_BYTES: dict[Precision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+_FULL = 8
+"""Bytes of a number in full precision: rows go one way, gradients the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +37,40 @@ class Traffic:
         return between + self.within / topology.world_size / topology.intra_bandwidth
 
 
-def flat_traffic(floats: int, batch_size: int, topology: Topology) -> Traffic:
+def flat_traffic(floats: int, batch_size: int, topology: Topology, value_bytes: int = _FULL) -> Traffic:
     """Returns the traffic of one exchange between all ranks, for tables that are evenly placed.
 
     Args:
         floats: the floats of an example's pooled rows, of all tables.
         batch_size: the examples of all ranks.
         topology: the ranks.
+        value_bytes: the bytes of a number of a row and of its gradient.
     """
-    rows = _WAYS * _FLOAT * floats * batch_size
+    rows = value_bytes * floats * batch_size
     hosts, size = topology.hosts, topology.world_size
     return Traffic(rows * (hosts - 1) / hosts, rows * (topology.devices - 1) / size)
 
 
-def tower_traffic(floats: int, outputs: int, batch_size: int, topology: Topology) -> Traffic:
+def tower_traffic(floats: int, outputs: int, batch_size: int, topology: Topology, value_bytes: int = _FULL) -> Traffic:
     """Returns the traffic of the tower transform.
 
     Args:
-        floats, batch_size, topology: as for :func:`flat_traffic`.
+        floats, batch_size, topology, value_bytes: as for :func:`flat_traffic`.
         outputs: the floats that all towers return for an example.
     """
-    each = _WAYS * _FLOAT * batch_size
+    each = value_bytes * batch_size
     hosts, devices = topology.hosts, topology.devices
     return Traffic(each * outputs * (hosts - 1) / hosts, each * floats * (devices - 1) / devices)
 
 
 def traffic_note(
-    config: TowersConfig, layout: Layout, batch_size: int, topology: Topology, *, transforms: bool
+    config: TowersConfig,
+    layout: Layout,
+    batch_size: int,
+    topology: Topology,
+    parallel: ParallelConfig,
+    *,
+    transforms: bool,
 ) -> str | None:
     """Returns a note on the bytes of both exchanges with the faster one; None if only one is possible.
 
@@ -71,6 +79,7 @@ def traffic_note(
         layout: the tables and fields.
         batch_size: the examples of all ranks.
         topology: the ranks.
+        parallel: the precisions of rows and gradients.
         transforms: whether the experiment uses the tower transform.
     """
     towers = towers_of(config, layout)
@@ -81,7 +90,9 @@ def traffic_note(
     if not isinstance(config.module, NoModule):
         fields = tower_fields(towers, layout)
         outputs = sum(config.module.out_features(len(each)) for each in fields) * config.module.out_dim(layout.dim)
-    flat, transform = flat_traffic(floats, batch_size, topology), tower_traffic(floats, outputs, batch_size, topology)
+    value_bytes = _BYTES[parallel.forward_precision] + _BYTES[parallel.backward_precision]
+    flat = flat_traffic(floats, batch_size, topology, value_bytes)
+    transform = tower_traffic(floats, outputs, batch_size, topology, value_bytes)
     seconds = [each.seconds(topology) for each in (flat, transform)]
     better = seconds[1] < seconds[0]
     advice = f"use parallel.embeddings: {{name: {'tower_transform' if better else 'flat'}}}"

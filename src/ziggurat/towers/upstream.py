@@ -8,6 +8,7 @@ from torch import nn
 from ziggurat.core.errors import ConfigError
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.tower_transform.transform import TowerTransform
+from ziggurat.embeddings.wire import Wire
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.config import TowerTransform as TowerTransformConfig
 from ziggurat.parallel.world import World
@@ -22,9 +23,17 @@ def transforms(parallel: ParallelConfig, hosts: int) -> bool:
 
 
 def tower_transform(
-    config: TowersConfig | None, parallel: ParallelConfig, layout: Layout, world: World, device: torch.device
+    config: TowersConfig | None,
+    parallel: ParallelConfig,
+    layout: Layout,
+    world: World,
+    device: torch.device,
+    batch_size: int,
 ) -> TowerTransform | None:
     """Returns the tower transform of the ranks, which make it together; None if rows are exchanged otherwise.
+
+    Rows, outputs of modules and gradients are sent in the precision of the ``parallel`` section, within hosts as
+    between them; gradients in fp16 are scaled by about ``batch_size``, the examples of all ranks.
 
     Raises:
         ConfigError: the number of hosts does not divide that of towers, or the ranks are on GPUs.
@@ -36,7 +45,8 @@ def tower_transform(
             "parallel.embeddings: tower_transform trains on CPUs so far",
             "set training.device: cpu, or parallel.embeddings: {name: flat}",
         )
-    return TowerTransform(layout, towers_of(config, layout), world, device)
+    wire = Wire(parallel, batch_size) if parallel.reduced else None
+    return TowerTransform(layout, towers_of(config, layout), world, device, wire)
 
 
 def run_upstream(model: nn.Module, transform: TowerTransform | None, *, autocast: bool) -> None:

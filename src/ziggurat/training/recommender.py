@@ -236,7 +236,7 @@ def assemble(
     if not own_random:
         torch.manual_seed(seed)
     with OwnRandom(seed) if own_random else contextlib.nullcontext():
-        towers = tower_transform(experiment.towers, experiment.parallel, layout, world, device)
+        towers = tower_transform(experiment.towers, experiment.parallel, layout, world, device, training.batch_size)
         lookup = EmbeddingLookup(
             layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder, towers
         )

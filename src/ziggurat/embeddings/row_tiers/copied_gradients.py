@@ -28,7 +28,7 @@ from ziggurat.embeddings.row_tiers.distinct_rows import DistinctRows
 from ziggurat.embeddings.row_tiers.flags import packed, padded, unpacked
 from ziggurat.embeddings.row_tiers.rank_groups import Gathering, InFlight, RankGroups
 from ziggurat.embeddings.row_tiers.tiered_table import TieredTable
-from ziggurat.embeddings.row_tiers.wire import Wire
+from ziggurat.embeddings.wire import Wire
 
 
 class CopiedGradients:

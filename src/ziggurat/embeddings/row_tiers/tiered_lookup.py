@@ -39,7 +39,7 @@ from ziggurat.embeddings.row_tiers.distinct_rows import DistinctRows
 from ziggurat.embeddings.row_tiers.rank_groups import InFlight, RankGroups
 from ziggurat.embeddings.row_tiers.tiered_table import TieredTable
 from ziggurat.embeddings.row_tiers.traffic import TierTraffic
-from ziggurat.embeddings.row_tiers.wire import Wire
+from ziggurat.embeddings.wire import Wire
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World

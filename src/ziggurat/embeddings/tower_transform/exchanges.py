@@ -22,11 +22,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
+from ziggurat.embeddings.wire import Kind, Wire
 from ziggurat.parallel.world import World
 
 
 class HostRanks:
     """The process groups of this rank's host and of its peers. All ranks make it together.
+
+    Args:
+        world: the ranks.
+        wire: the precision in which rows and gradients are sent, by either exchange; by default that of the tensors.
 
     Attributes:
         world: the ranks.
@@ -36,23 +41,24 @@ class HostRanks:
         peers: the group of its peers.
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, wire: Wire | None = None) -> None:
+        self.world, self._wire = world, wire
         self.host, self.local = divmod(world.rank, world.local_size)
         self.within = _group_of(world, [_of_host(world, host) for host in range(world.hosts)])
         self.peers = _group_of(world, [_peers(world, local) for local in range(world.local_size)])
 
     def exchange_within(self, sent: Tensor, sizes: Sequence[int]) -> Tensor:
         """Sends an equal part of a flat tensor to each rank of the host; returns the parts received, ``sizes`` long."""
-        return self._exchange(sent, [sent.numel() // self.world.local_size] * self.world.local_size, sizes, within=True)
+        part = sent.numel() // self.world.local_size
+        return self._exchange(sent, [part] * self.world.local_size, sizes, within=True, kind="rows")
 
     def return_within(self, sent: Tensor, sizes: Sequence[int], received: int) -> Tensor:
         """Sends parts, ``sizes`` long, to the ranks of the host; returns those received, all ``received`` long."""
-        return self._exchange(sent, sizes, [received] * self.world.local_size, within=True)
+        return self._exchange(sent, sizes, [received] * self.world.local_size, within=True, kind="gradients")
 
-    def exchange_with_peers(self, sent: Tensor, sizes: Sequence[int], received: Sequence[int]) -> Tensor:
+    def exchange_with_peers(self, sent: Tensor, sizes: Sequence[int], received: Sequence[int], kind: Kind) -> Tensor:
         """Sends parts of a flat tensor to the peers, by host; returns the parts received."""
-        return self._exchange(sent, sizes, received, within=False)
+        return self._exchange(sent, sizes, received, within=False, kind=kind)
 
     @torch.no_grad()
     def average_within(self, gradients: Iterable[Tensor]) -> None:
@@ -73,11 +79,17 @@ class HostRanks:
         dist.all_gather(parts, value, group=self.peers)
         return torch.stack(parts).sum(dim=0)
 
-    def _exchange(self, sent: Tensor, sizes: Sequence[int], received: Sequence[int], *, within: bool) -> Tensor:
-        output = sent.new_empty(sum(received))
+    def _exchange(
+        self, sent: Tensor, sizes: Sequence[int], received: Sequence[int], *, within: bool, kind: Kind
+    ) -> Tensor:
+        wire = self._wire
+        encoded = sent.contiguous() if wire is None else wire.encode(sent.contiguous(), kind)
+        times = 1 if wire is None else wire.elements(kind)
+        output = encoded.new_empty(times * sum(received))
         group = self.within if within else self.peers
-        dist.all_to_all_single(output, sent.contiguous(), list(received), list(sizes), group=group)
-        return output
+        parts = [times * size for size in received], [times * size for size in sizes]
+        dist.all_to_all_single(output, encoded, *parts, group=group)
+        return output if wire is None else wire.decode(output, kind)
 
 
 def peer_order(rows_GbW: Tensor, world: World) -> Tensor:
@@ -179,7 +191,7 @@ class PeerExchange:
         hosts = self.ranks.world.hosts
         rows = own_HbW.shape[0] // hosts
         sizes = [rows * width for width in self.widths]
-        received = self.ranks.exchange_with_peers(own_HbW.reshape(-1), [rows * own_HbW.shape[1]] * hosts, sizes)
+        received = self.ranks.exchange_with_peers(own_HbW.reshape(-1), [rows * own_HbW.shape[1]] * hosts, sizes, "rows")
         parts = [part.view(rows, width) for part, width in zip(received.split(sizes), self.widths, strict=True)]
         return torch.cat(parts, dim=1)
 
@@ -188,7 +200,8 @@ class PeerExchange:
         hosts, rows = self.ranks.world.hosts, grad_bV.shape[0]
         own = self.widths[self.ranks.host]
         parts = [part.reshape(-1) for part in grad_bV.split(self.widths, dim=1)]
-        received = self.ranks.exchange_with_peers(torch.cat(parts), [len(part) for part in parts], [rows * own] * hosts)
+        sizes = [len(part) for part in parts]
+        received = self.ranks.exchange_with_peers(torch.cat(parts), sizes, [rows * own] * hosts, "gradients")
         return received.view(hosts * rows, own).div_(hosts)
 
 

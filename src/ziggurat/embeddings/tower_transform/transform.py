@@ -16,6 +16,7 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.tower_transform.exchanges import HostRanks, PeerExchange
+from ziggurat.embeddings.wire import Wire
 from ziggurat.parallel.world import World
 
 
@@ -30,14 +31,22 @@ class TowerTransform:
         towers: the features of each tower; as many towers on each host, the first ones on the first host.
         world: the ranks, on several hosts.
         device: their device.
+        wire: the precision in which rows, outputs and gradients are sent; fp32 by default.
 
     Raises:
         ConfigError: the number of hosts does not divide that of towers.
     """
 
-    def __init__(self, layout: Layout, towers: Sequence[Sequence[str]], world: World, device: torch.device) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        towers: Sequence[Sequence[str]],
+        world: World,
+        device: torch.device,
+        wire: Wire | None = None,
+    ) -> None:
         assert layout.direct, "fields with learned steps"
-        self.ranks = HostRanks(world)
+        self.ranks = HostRanks(world, wire)
         self._layout, self._device = layout, device
         self.own = own_towers(len(towers), world)
         self._towers = [tuple(towers[number]) for number in self.own]

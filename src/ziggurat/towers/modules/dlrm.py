@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ziggurat.towers.modules.initial import orthogonal
 from ziggurat.towers.modules.module import TowerModule, TowerModuleSettings
 
 
@@ -19,7 +20,7 @@ class DLRMTower(TowerModule):
 
     Source: Luo et al., "Disaggregated Multi-Tower", arXiv 2403.00877, section 3.2: o1 = Linear(F·N → p·D),
     o2 = Linear(N → c·D), shared by the fields of a tower, concatenated. They use c = 1, p = 0, D = 64 and
-    c = 0, p = 1, D = 128.
+    c = 0, p = 1, D = 128. They do not tell the initial weights; ours are orthogonal.
     """
 
     class Config(TowerModuleSettings):
@@ -56,8 +57,8 @@ class DLRMTower(TowerModule):
         super().__init__()
         self.out_features, self.out_dim = config.out_features(features), config.width
         self._fields, self._each = features, config.each
-        self.flat = nn.Linear(features * dim, config.flat * config.width) if config.flat else None
-        self.each = nn.Linear(dim, config.each * config.width) if config.each else None
+        self.flat = orthogonal(nn.Linear(features * dim, config.flat * config.width)) if config.flat else None
+        self.each = orthogonal(nn.Linear(dim, config.each * config.width)) if config.each else None
 
     def forward(self, emb_BFD: Tensor) -> Tensor:
         outputs: list[Tensor] = []

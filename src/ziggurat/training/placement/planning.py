@@ -67,7 +67,8 @@ def plan(
     if experiment.towers is not None:
         layout = experiment.layout(Dataset(folder).schema)
         chosen = transforms(experiment.parallel, topology.hosts)
-        note = traffic_note(experiment.towers, layout, experiment.training.batch_size, topology, transforms=chosen)
+        batch_size, parallel = experiment.training.batch_size, experiment.parallel
+        note = traffic_note(experiment.towers, layout, batch_size, topology, parallel, transforms=chosen)
         added += [] if note is None else [note]
     maps = SavedTransform.open(folder / ENCODERS).map_bytes()
     if maps:

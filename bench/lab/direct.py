@@ -1,0 +1,114 @@
+"""A case of the lab by TorchRec alone: its collection, its sharder, its DistributedModelParallel and its pipeline.
+
+The dense part is the case's model and the plan that of the case, so that what differs from :class:`Trained` is how rows
+and gradients are exchanged, and what surrounds them.
+
+Shape legend: B rows of this rank, F features, D embedding dim, T labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.optim import _apply_optimizer_in_backward as fuse  # pyright: ignore[reportPrivateUsage]
+from torch.nn import functional as F
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
+from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+from torchrec.distributed.types import ShardingEnv, ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
+
+from bench.lab.workload import CPU, Case, Contestant, experiment_of, placements_of
+from ziggurat.core.batch import Batch
+from ziggurat.models.model import Model, ModelDims
+from ziggurat.parallel.world import World
+
+
+@dataclass
+class Rows(Pipelineable):
+    """The batch of a rank, in the form that TorchRec's pipelines require."""
+
+    ids: KeyedJaggedTensor
+    dense_BF: Tensor
+    labels_BT: Tensor
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Rows:
+        ids = self.ids.to(device, non_blocking=non_blocking)
+        return Rows(ids, self.dense_BF.to(device), self.labels_BT.to(device))
+
+    def record_stream(self, stream: Any) -> None: ...
+
+    def pin_memory(self) -> Rows:
+        return self
+
+
+class _Whole(nn.Module):
+    """Tables and dense part, which return the loss of a batch."""
+
+    def __init__(self, tables: EmbeddingBagCollection, dense: Model, features: int, dim: int) -> None:
+        super().__init__()
+        self.tables, self.dense = tables, dense
+        self._features, self._dim = features, dim
+
+    def forward(self, batch: Rows) -> tuple[Tensor, Tensor]:
+        emb_BFD = self.tables(batch.ids).values().view(-1, self._features, self._dim)  # traced: no len
+        loss = F.binary_cross_entropy_with_logits(self.dense(batch.dense_BF, emb_BFD), batch.labels_BT)
+        return loss, loss.detach()
+
+
+class Direct(Contestant):
+    """A case by TorchRec; tables whole on one rank each, SGD."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        world, names = World.current(), self._names
+        assert (case.sharding, case.optimizer["name"]) == ("table_wise", "sgd"), case
+        config = experiment_of(case, names)
+        configs = [
+            EmbeddingBagConfig(name=name, embedding_dim=case.dim, num_embeddings=case.rows, feature_names=[name])
+            for name in names
+        ]
+        tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+        dense = config.model.build_checked(ModelDims(case.dense, case.tables, case.dim))
+        model = _Whole(tables, dense, case.tables, case.dim)
+        for bag in tables.embedding_bags.values():
+            fuse(torch.optim.SGD, [cast("nn.EmbeddingBag", bag).weight], {"lr": case.optimizer["lr"]})
+        sharder = cast("Any", EmbeddingBagCollectionSharder())
+        placed = {
+            name: table_wise(rank=placement.ranks[0]) for name, placement in placements_of(case, names, world).items()
+        }
+        plan = construct_module_sharding_plan(
+            tables, placed, sharder, local_size=world.local_size, world_size=world.size, device_type="cpu"
+        )
+        assert dist.group.WORLD is not None
+        parallel = DistributedModelParallel(
+            model,
+            device=CPU,
+            env=ShardingEnv.from_process_group(dist.group.WORLD),
+            plan=ShardingPlan({"tables": plan}),
+            sharders=[sharder],
+        )
+        weights = {name: value for name, value in parallel.named_parameters() if ".dense." in f".{name}"}
+        optimizer = KeyedOptimizerWrapper(weights, lambda parameters: torch.optim.SGD(parameters, lr=0.01))
+        optimizers = CombinedOptimizer([parallel.fused_optimizer, optimizer])
+        self._pipeline = TrainPipelineSparseDist[Any, Any](parallel, optimizers, CPU)
+
+    def _take(self, batches: list[Batch]) -> float:
+        source, loss = iter([_rows(each) for each in batches]), torch.zeros(())
+        for _ in batches:
+            loss = self._pipeline.progress(source)
+        return float(loss)
+
+
+def _rows(batch: Batch) -> Rows:
+    assert batch.bags is not None
+    return Rows(batch.bags, batch.dense_BF, batch.labels_BT)
