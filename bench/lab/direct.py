@@ -9,25 +9,20 @@ Shape legend: B rows of this rank, F features, D embedding dim, T labels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.optim import _apply_optimizer_in_backward as fuse  # pyright: ignore[reportPrivateUsage]
 from torch.nn import functional as F
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
-from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
-from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
-from bench.lab.workload import CPU, Case, Contestant, experiment_of, placements_of
+from bench.lab.workload import Case, Contestant, experiment_of, placements_of
+from bench.system.torchrec_direct import sharded_pipeline
 from ziggurat.core.batch import Batch
 from ziggurat.models.model import Model, ModelDims
 from ziggurat.parallel.world import World
@@ -82,25 +77,9 @@ class Direct(Contestant):
         model = _Whole(tables, dense, case.tables, case.dim)
         for bag in tables.embedding_bags.values():
             fuse(torch.optim.SGD, [cast("nn.EmbeddingBag", bag).weight], {"lr": case.optimizer["lr"]})
-        sharder = cast("Any", EmbeddingBagCollectionSharder())
-        placed = {
-            name: table_wise(rank=placement.ranks[0]) for name, placement in placements_of(case, names, world).items()
-        }
-        plan = construct_module_sharding_plan(
-            tables, placed, sharder, local_size=world.local_size, world_size=world.size, device_type="cpu"
-        )
-        assert dist.group.WORLD is not None
-        parallel = DistributedModelParallel(
-            model,
-            device=CPU,
-            env=ShardingEnv.from_process_group(dist.group.WORLD),
-            plan=ShardingPlan({"tables": plan}),
-            sharders=[sharder],
-        )
-        weights = {name: value for name, value in parallel.named_parameters() if ".dense." in f".{name}"}
-        optimizer = KeyedOptimizerWrapper(weights, lambda parameters: torch.optim.SGD(parameters, lr=0.01))
-        optimizers = CombinedOptimizer([parallel.fused_optimizer, optimizer])
-        self._pipeline = TrainPipelineSparseDist[Any, Any](parallel, optimizers, CPU)
+        owners = {name: placement.ranks[0] for name, placement in placements_of(case, names, world).items()}
+        sgd = partial(torch.optim.SGD, lr=0.01)
+        self._pipeline = sharded_pipeline(model, tables, owners, world.local_size, sgd)
 
     def _take(self, batches: list[Batch]) -> float:
         source, loss = iter([_rows(each) for each in batches]), torch.zeros(())

@@ -11,7 +11,9 @@ Shape legend: B local batch, F features, R rows, D embedding dim.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -112,15 +114,38 @@ def _pipeline(workload: Workload, world_size: int) -> TrainPipelineSparseDist[An
     model = Model(workload)
     for bag in model.tables.embedding_bags.values():
         fuse(RowWiseAdagrad, [cast("nn.EmbeddingBag", bag).weight], {"lr": TABLE_LR, "eps": 1e-8})
-    sharder = cast("Any", EmbeddingBagCollectionSharder())
-    placed = {
-        f"t_{name}": table_wise(rank=number * world_size // len(workload.tables))
-        for number, name in enumerate(workload.tables)
-    }
-    plan = construct_module_sharding_plan(
-        model.tables, placed, sharder, local_size=world_size, world_size=world_size, device_type="cpu"
-    )
+    names = enumerate(workload.tables)
+    owners = {f"t_{name}": number * world_size // len(workload.tables) for number, name in names}
+    adam = partial(torch.optim.Adam, lr=workload.lr, fused=True)
+    return sharded_pipeline(model, model.tables, owners, world_size, adam)
+
+
+def sharded_pipeline(
+    model: nn.Module,
+    tables: EmbeddingBagCollection,
+    owners: Mapping[str, int],
+    local_size: int,
+    optimizer: Callable[[list[Any]], torch.optim.Optimizer],
+) -> TrainPipelineSparseDist[Any, Any]:
+    """Returns TorchRec's pipeline over a model whose tables lie whole on one rank each.
+
+    Args:
+        model: the model; its parameters below ``dense`` are trained by ``optimizer``.
+        tables: its attribute ``tables``, whose optimizers are fused into their backward passes.
+        owners: table -> the rank that has it.
+        local_size: ranks on each host.
+        optimizer: makes the optimizer of the dense part.
+    """
     assert dist.group.WORLD is not None
+    sharder = cast("Any", EmbeddingBagCollectionSharder())
+    plan = construct_module_sharding_plan(
+        tables,
+        {name: table_wise(rank=rank) for name, rank in owners.items()},
+        sharder,
+        local_size=local_size,
+        world_size=dist.get_world_size(),
+        device_type="cpu",
+    )
     parallel = DistributedModelParallel(
         model,
         device=CPU,
@@ -128,10 +153,8 @@ def _pipeline(workload: Workload, world_size: int) -> TrainPipelineSparseDist[An
         plan=ShardingPlan({"tables": plan}),
         sharders=[sharder],
     )
-    dense = KeyedOptimizerWrapper(
-        {name: value for name, value in parallel.named_parameters() if ".dense." in f".{name}"},
-        lambda parameters: torch.optim.Adam(parameters, lr=workload.lr, fused=True),
-    )
+    weights = {name: value for name, value in parallel.named_parameters() if ".dense." in f".{name}"}
+    dense = KeyedOptimizerWrapper(weights, optimizer)
     return TrainPipelineSparseDist(parallel, CombinedOptimizer([parallel.fused_optimizer, dense]), CPU)
 
 
