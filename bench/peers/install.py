@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = ROOT / ".venv-peers"
-REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+REQUIREMENTS = (Path(__file__).with_name("requirements.txt"), ROOT / "bench" / "serving" / "peers" / "requirements.txt")
 PEERS = ("deepctr-torch==0.3.0", "fuxictr==2.3.10")
 OPTIMIZERS, OPTIMIZERS_FOLDER = "pytorch_optimizer==4.1.0", ROOT / ".peers-optimizers"
 """Installed in a separate folder, because these optimizers run in ziggurat's environment, with the same torch."""
@@ -28,7 +28,7 @@ def main() -> int:
     steps = [
         [sys.executable, "-m", "venv", str(ENVIRONMENT)],
         [*_pip(python), *index, f"torch=={torch}"],
-        [*_pip(python), "-r", str(REQUIREMENTS)],
+        [*_pip(python), *(part for path in REQUIREMENTS for part in ("-r", str(path)))],
         [*_pip(python), "--no-deps", *PEERS],
         [*_pip(python), "--no-deps", "--target", str(OPTIMIZERS_FOLDER), OPTIMIZERS],
     ]
