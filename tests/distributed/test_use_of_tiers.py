@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from tests.distributed.ranks import run_ranks
 from tests.distributed.test_tiered_training import tiered_values
@@ -22,7 +22,6 @@ from tests.training.test_offloaded_run import ITEMS, USERS, write_large_log
 from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.checkpoint.follow.follower import Follower
 from ziggurat.core.config import parse_config
-from ziggurat.core.digests import digest_of_parts
 from ziggurat.core.plan import Plan
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.exporting.export import export
@@ -153,8 +152,7 @@ def test_a_new_plan_is_taken_where_lookups_have_moved(trained: tuple[Path, list[
     files = RunFiles.open(run)
     order = load_file(run / ROW_ORDER_FILE)
     turned = {name: np.ascontiguousarray(len(each) - 1 - each) for name, each in order.items()}
-    parts = (part for name in sorted(turned) for part in (name.encode(), turned[name]))
-    save_file(turned, run / ROW_ORDER_FILE, files.metadata(digest_of_parts(parts)))
+    files.write_arrays(ROW_ORDER_FILE, turned)
     run_ranks(RANKS, resumed, folder, "run", when)
     plan = api.load_run(run).plan
     assert plan is not None

@@ -17,7 +17,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.placement.counted_lookups import count_lookups, planned_statistics, read_lookups, store_lookups
+from ziggurat.training.placement.counted_lookups import count_lookups, planned_statistics, read_lookups
 from ziggurat.training.placement.new_plan import recounted
 from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.run_folder.run_files import LOOKUPS_FILE, RunFiles
@@ -53,7 +53,8 @@ def plan_of(copied: int, hosts: int) -> Plan:
 def again(folder: Path, when: str, ranks: dict[str, Any] | None = None, **training: Any) -> Any:
     experiment, dataset = wanted(folder, when, **training), Dataset(folder / "prepared")
     layout = experiment.layout(dataset.schema)
-    return recounted(experiment, layout, plan_of(20, 60), ranks, folder / "prepared", folder / "run")
+    statistics = planned_statistics(dataset.statistics(), RunFiles.open(folder / "run"))
+    return recounted(experiment, layout, plan_of(20, 60), ranks, statistics, folder / "prepared", folder / "run")
 
 
 def test_an_epoch_is_counted_as_preparation_counts_it(folder: Path) -> None:
@@ -97,7 +98,7 @@ def test_counts_are_stored_and_damage_is_named(folder: Path) -> None:
     assert read_lookups(files) is None
     assert planned_statistics(statistics, files).tables["user"] is statistics.tables["user"]
     counts = {"user": np.arange(USERS, dtype=np.int64), "item": np.ones(ITEMS, np.int64)}
-    store_lookups(files, counts)
+    files.write_arrays(LOOKUPS_FILE, counts)
     path = run.folder / LOOKUPS_FILE
     assert np.array_equal(planned_statistics(statistics, files).tables["user"].accesses, counts["user"])
     assert verify(run.folder).whole
@@ -105,7 +106,7 @@ def test_counts_are_stored_and_damage_is_named(folder: Path) -> None:
         ({**counts, "user": counts["user"][:-1]}, f"counts of {USERS - 1:,} rows, but it has {USERS:,}"),
         ({**counts, "user": counts["user"] - 1}, "a row has -1 look-ups"),
     ):
-        store_lookups(files, wrong)
+        files.write_arrays(LOOKUPS_FILE, wrong)
         with pytest.raises(RunFolderError, match=message):
             read_lookups(files, statistics)
     save_file(load_file(path), path)

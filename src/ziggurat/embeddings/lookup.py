@@ -26,7 +26,7 @@ from ziggurat.embeddings.fields import DIRECT, Fields
 from ziggurat.embeddings.id_range import DeferredIdCheck, IdRange
 from ziggurat.embeddings.initial import fill_initial, fill_initial_rows
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.offload import OffloadFolder
+from ziggurat.embeddings.offload import OffloadedTables, OffloadFolder
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
 from ziggurat.embeddings.row_order import RowOrder
@@ -248,9 +248,7 @@ class EmbeddingLookup(nn.Module):
     @property
     def note(self) -> str:
         """A remark for the user on how rows are read from disk; empty if there is none."""
-        if self.sharded is not None and self.sharded.offloaded is not None:
-            return self.sharded.offloaded.note
-        return "" if self.tiered is None else self.tiered.note
+        return next((each.note for each in self._offloaded), "")
 
     def transferred(self) -> dict[str, float]:
         """Returns this rank's transfer statistics of offloaded tables so far; empty if there are none.
@@ -258,17 +256,20 @@ class EmbeddingLookup(nn.Module):
         See :meth:`OffloadedTables.transferred <ziggurat.embeddings.offload.OffloadedTables.transferred>` for the keys.
         """
         found: Counter[str] = Counter()
-        if self.sharded is not None and self.sharded.offloaded is not None:
-            found.update(self.sharded.offloaded.transferred())
-        if self.tiered is not None:
-            found.update(self.tiered.transferred())
+        for each in self._offloaded:
+            found.update(each.transferred())
         return dict(found)
 
     @property
     def prefetch_batches(self) -> int:
         """How many batches should be started ahead of their step, so that their rows are in memory in time."""
-        offloads = self.sharded is not None and self.sharded.offloaded is not None
-        return PREFETCH_BATCHES if offloads or (self.tiered is not None and self.tiered.offloads) else 0
+        return PREFETCH_BATCHES if self._offloaded else 0
+
+    @property
+    def _offloaded(self) -> list[OffloadedTables]:
+        """The tables, and tiers of tables, with rows on a disk."""
+        sharded = None if self.sharded is None else self.sharded.offloaded
+        return [*([] if sharded is None else [sharded]), *([] if self.tiered is None else self.tiered.offloaded)]
 
     def exchange(self) -> None:
         """Completes the row updates after each backward pass: ranks that hold the same rows exchange their

@@ -68,7 +68,7 @@ def model_lines(found: Inference) -> Iterator[str]:
     numbers = sum(feature.kind == "numeric" and not _has_buckets(feature.profile) for feature in found.features)
     probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
     batch, rows = _batch_rows(found), _training_rows(found)
-    many = _is_large(found)
+    many = _is_large(found, rows)
     rate = "0.05" if many else "0.02"
     yield "embeddings:"
     yield "  dim: 32" if rows >= _WIDE_VECTORS_ROWS else "  dim: 16"
@@ -84,7 +84,7 @@ def model_lines(found: Inference) -> Iterator[str]:
         yield f"  # numeric_bins: {NUMERIC_BINS}  # left out: {numbers:,} vectors along curves are too many"
     elif numbers:
         yield f"  numeric_bins: {NUMERIC_BINS}  # each number is embedded along a curve of so many pieces"
-    chosen, settings, reason = _model(found, rows)
+    chosen, settings, reason = _model(found, rows, large=many)
     others = ", ".join(name for name in reversed(model_names()) if name != chosen)
     yield f"model: {{name: {chosen}{settings}}}  # {reason}; or {others}: docs/models.md"
     yield "optimizer: {name: adam, lr: 0.001}  # for everything except the embedding tables"
@@ -107,10 +107,10 @@ def model_lines(found: Inference) -> Iterator[str]:
         yield "  start_at_base_rate: true  # the first prediction is the share of positives, not 1/2"
 
 
-def _model(found: Inference, rows: int) -> tuple[str, str, str]:
+def _model(found: Inference, rows: int, *, large: bool) -> tuple[str, str, str]:
     """Returns the model's name, its settings and the reason for it."""
     used = [feature for feature in found.features if feature.kind]
-    if _is_large(found):
+    if large:
         reason = f"{MANY_ROWS:,} training rows or more"
         if len(used) > _MOST_PAIRED_FIELDS:
             return "wukong", "", reason
@@ -120,15 +120,13 @@ def _model(found: Inference, rows: int) -> tuple[str, str, str]:
         if len(used) > _MOST_CROSSED_FIELDS:
             return "dcn_v2", f", rank: {_CROSS_RANK}", f"{reason}; of low rank, for over {_MOST_CROSSED_FIELDS} fields"
         return "dcn_v2", "", reason
-    what = (
-        f"{MANY_ROWS:,} training rows" if rows < MANY_ROWS else f"{_MANY_CASES:,} of them with the label's rarer value"
-    )
-    return "deepfm", "", f"fewer than {what}"
+    if rows < MANY_ROWS:
+        return "deepfm", "", f"fewer than {MANY_ROWS:,} training rows"
+    return "deepfm", "", f"fewer than {_MANY_CASES:,} of them with the label's rarer value"
 
 
-def _is_large(found: Inference) -> bool:
+def _is_large(found: Inference, rows: int) -> bool:
     """Whether there are enough rows for a large model, and enough cases of some label's rarer value."""
-    rows = _training_rows(found)
     if rows < MANY_ROWS:
         return False
     labels = [label_numbers(label, found.sample.frame) for label in found.labels if label.kind == "binary"]

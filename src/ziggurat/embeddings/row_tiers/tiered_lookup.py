@@ -17,7 +17,6 @@ Shape legend: B examples, L ids, U distinct ids, N bags, D dim, T tables, G rank
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +30,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.dirty_rows import TrackedShard
-from ziggurat.embeddings.offload import AnnouncedBatch, OffloadFolder
+from ziggurat.embeddings.offload import AnnouncedBatch, OffloadedTables, OffloadFolder
 from ziggurat.embeddings.row_order import RowOrder
 from ziggurat.embeddings.row_table import add_by_row
 from ziggurat.embeddings.row_tiers.copied_gradients import CopiedGradients
@@ -153,14 +152,14 @@ class TieredTables(nn.Module):
         tails = [torch.cat(flags).expand(groups.world.size, -1)] if flag_bytes else []
         message = torch.cat([head, *tails], dim=1)
         batch = TieredBatch(size, batches, groups.world.send_equal(message, "copies", flag_bytes))
-        if self.offloads:
+        if self.offloaded:
             self._announce(batch)
         return batch
 
     @property
-    def offloads(self) -> bool:
-        """Whether some rows are on a disk, on any rank."""
-        return any(table.offloaded is not None for table in self.tables)
+    def offloaded(self) -> list[OffloadedTables]:
+        """The rows of third tiers on a disk, an item for each table that has some."""
+        return [table.offloaded for table in self.tables if table.offloaded is not None]
 
     def send_ids(self, batch: TieredBatch) -> None:
         """Waits until the ranks know how many ids they will receive, then starts to send the ids."""
@@ -253,19 +252,6 @@ class TieredTables(nn.Module):
         """Deletes the rows on disks."""
         for table in self.tables:
             table.close()
-
-    def transferred(self) -> dict[str, float]:
-        """Returns this rank's transfer statistics of offloaded rows over all tables; empty without such rows."""
-        found: Counter[str] = Counter()
-        for table in self.tables:
-            if table.offloaded is not None:
-                found.update(table.offloaded.transferred())
-        return dict(found)
-
-    @property
-    def note(self) -> str:
-        """A remark on how rows are read from a disk; empty if there is none."""
-        return next((each.offloaded.note for each in self.tables if each.offloaded is not None), "")
 
     def scale_learning_rates(self, multiplier: float) -> None:
         """Sets every table's learning rate to ``multiplier`` times its configured one."""

@@ -82,18 +82,18 @@ class TieredTable(nn.Module):
         Returns:
             The announcement; None if all rows are in memory.
         """
-        if self.split is None or self.split.offloaded is None:
+        if self.split is None or self.offloaded is None:
             return None
         ids = self.split.own_ids(positions_N - self.bounds.split.start(self._rank))
-        return self.split.offloaded.announce([ids], updates=torch.is_grad_enabled())
+        return self.offloaded.announce([ids], updates=torch.is_grad_enabled())
 
     def split_rows(self, positions_N: Tensor, announced: AnnouncedBatch | None = None) -> Tensor:
         """Returns rows of this rank's range of the third tier (N, D), with the graph that updates them."""
         assert self.split is not None
         if announced is None:
             return self.split.own_rows(self.split.own_ids(positions_N - self.bounds.split.start(self._rank)))
-        assert self.split.offloaded is not None
-        (slots,) = self.split.offloaded.slot_ids(announced)
+        assert self.offloaded is not None
+        (slots,) = self.offloaded.slot_ids(announced)
         rows_ND = self.split.own_rows(slots)
         if not announced.updates:
             self.split.release()

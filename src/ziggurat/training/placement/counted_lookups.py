@@ -12,13 +12,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.numpy import save_file
 
 from ziggurat.core.batch import Batch
-from ziggurat.core.digests import digest_of_parts, load_tensors
-from ziggurat.core.files import atomic_file
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
-from ziggurat.core.untrusted import array, tensor_metadata
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.training.run_folder.run_files import LOOKUPS_FILE, RunFiles, damage_of
@@ -61,14 +57,8 @@ def planned_statistics(statistics: DatasetStatistics, files: RunFiles) -> Datase
     return with_lookups(statistics, read_lookups(files, statistics) or {})
 
 
-def store_lookups(files: RunFiles, counts: Counts) -> None:
-    """Stores counts in the run folder."""
-    with atomic_file(files.folder / LOOKUPS_FILE) as temporary:
-        save_file(counts, temporary, files.metadata(_checksum(counts)))
-
-
 def read_lookups(files: RunFiles, statistics: DatasetStatistics | None = None) -> Counts | None:
-    """Returns the counts that :func:`store_lookups` stored; None if there are none.
+    """Returns the counts that the run has stored; None if there are none.
 
     Args:
         files: the files of the run.
@@ -77,14 +67,10 @@ def read_lookups(files: RunFiles, statistics: DatasetStatistics | None = None) -
     Raises:
         RunFolderError: the file is damaged, or belongs to another run or dataset.
     """
-    path, damage = files.folder / LOOKUPS_FILE, damage_of(LOOKUPS_FILE)
-    try:
-        metadata = tensor_metadata(path, damage)
-        stored = load_tensors(path, None, damage)
-    except FileNotFoundError:
+    counts = files.read_arrays(LOOKUPS_FILE, np.int64)
+    if counts is None:
         return None
-    counts = {name: array(stored, name, np.int64, 1, path, damage) for name in stored}
-    files.check_metadata(metadata, _checksum(counts), path)
+    path, damage = files.folder / LOOKUPS_FILE, damage_of(LOOKUPS_FILE)
     for name, each in counts.items():
         if len(each) and int(each.min()) < 0:
             raise damage.of(path, f"table {name!r}: a row has {int(each.min())} look-ups")
@@ -92,8 +78,3 @@ def read_lookups(files: RunFiles, statistics: DatasetStatistics | None = None) -
         if known is not None and known.rows != len(each):
             raise damage.of(path, f"table {name!r}: counts of {len(each):,} rows, but it has {known.rows:,}")
     return counts
-
-
-def _checksum(counts: Mapping[str, npt.NDArray[np.int64]]) -> str:
-    """Returns the checksum of counts, whatever their order in a file."""
-    return digest_of_parts(part for name in sorted(counts) for part in (name.encode(), counts[name]))

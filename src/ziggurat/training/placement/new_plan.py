@@ -26,7 +26,7 @@ from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.embeddings.layout import Layout
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.in_batch_negatives import rows_read, with_negatives
-from ziggurat.training.placement.counted_lookups import Counts, count_lookups, planned_statistics
+from ziggurat.training.placement.counted_lookups import Counts, count_lookups
 from ziggurat.training.placement.tier_watch import TOLERANCE
 from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.train_state import TrainState
@@ -53,6 +53,7 @@ def recounted(
     layout: Layout,
     plan: Plan,
     ranks: Mapping[str, FrequencyRanks] | None,
+    statistics: DatasetStatistics,
     prepared: Path,
     folder: Path,
 ) -> Recounted | None:
@@ -65,6 +66,7 @@ def recounted(
         layout: the layout of the tables.
         plan: the plan of the run.
         ranks: the rank of each row by falling frequency that the run has stored for it, if any.
+        statistics: the look-ups by which the run has planned so far.
         prepared: folder of the encoded dataset.
         folder: the run folder.
 
@@ -86,9 +88,7 @@ def recounted(
     damage = Damage(RunFolderError, "delete the checkpoint's folder to resume from the one before")
     where = f"{run.folder}: checkpoint of step {step}"
     cursor = TrainState.from_json(run.checkpoints.load(step).state.get("progression"), where, damage).cursor
-    dataset = Dataset(prepared)
-    statistics = planned_statistics(dataset.statistics(), run.files)
-    counts, examples = count_lookups(_batches_ahead(experiment, dataset, cursor), layout)
+    counts, examples = count_lookups(_batches_ahead(experiment, Dataset(prepared), cursor), layout)
     if not examples:
         return None
     ahead = f"counted in the next {examples:,} examples from step {step:,} on"

@@ -10,18 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 
-from ziggurat.core.digests import digest_of_parts, load_tensors
 from ziggurat.core.errors import ConfigError, InvalidSection
-from ziggurat.core.files import atomic_file
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress
 from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
-from ziggurat.core.untrusted import array, tensor_metadata
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.offload import OffloadFolder
@@ -35,12 +31,12 @@ from ziggurat.towers.placement import keeps
 from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
-from ziggurat.training.placement.counted_lookups import Counts, planned_statistics, store_lookups, with_lookups
+from ziggurat.training.placement.counted_lookups import Counts, planned_statistics, with_lookups
 from ziggurat.training.placement.link_benchmark import with_measured_links
 from ziggurat.training.placement.new_plan import recounted
 from ziggurat.training.placement.problem import planning_input
 from ziggurat.training.placement.topology import resolve_topology
-from ziggurat.training.run_folder.run_files import PLAN_FILE, ROW_ORDER_FILE, RunFiles, damage_of
+from ziggurat.training.run_folder.run_files import LOOKUPS_FILE, PLAN_FILE, ROW_ORDER_FILE, RunFiles, damage_of
 
 
 def resolve_plan(
@@ -93,7 +89,7 @@ def resolve_plan(
             planning = planning_input(*inputs, measure_plans=keep, statistics=counted)
             stored = _stored_plan(files, layout, planning.problem.topology)
             if keep and stored is not None:
-                again = recounted(experiment, layout, stored, read_ranks(files), prepared, folder)
+                again = recounted(experiment, layout, stored, read_ranks(files), counted, prepared, folder)
             if again is not None:
                 stored, counted = None, with_lookups(statistics, again.counts)
                 _store_counts(files, again.counts)
@@ -196,9 +192,7 @@ def row_ranks(
 
     def store() -> None:
         if read_ranks(files, rows) is None:
-            counted = _counted_ranks(rows, prepared, files)
-            with atomic_file(folder / ROW_ORDER_FILE) as temporary:
-                save_file(counted, temporary, files.metadata(_checksum(counted)))
+            files.write_arrays(ROW_ORDER_FILE, _counted_ranks(rows, prepared, files))
 
     if keep:
         on_first_rank(store)
@@ -211,7 +205,7 @@ def _store_counts(files: RunFiles, counts: Counts) -> None:
     If training is killed before the new plan is stored, it resumes under the old plan with the new order: checkpoints
     hold rows by their ids, so that only sends more.
     """
-    store_lookups(files, counts)
+    files.write_arrays(LOOKUPS_FILE, counts)
     (files.folder / ROW_ORDER_FILE).unlink(missing_ok=True)
 
 
@@ -234,15 +228,11 @@ def read_ranks(files: RunFiles, rows: Mapping[str, int] | None = None) -> dict[s
     Raises:
         RunFolderError: the file is damaged, or belongs to another run.
     """
-    path, damage = files.folder / ROW_ORDER_FILE, damage_of(ROW_ORDER_FILE)
-    try:
-        metadata = tensor_metadata(path, damage)
-        limit = None if rows is None else _HEADER_BYTES + 4 * sum(rows.values())
-        stored = load_tensors(path, None, damage, limit=limit)
-    except FileNotFoundError:
+    limit = None if rows is None else _HEADER_BYTES + 4 * sum(rows.values())
+    ranks = files.read_arrays(ROW_ORDER_FILE, np.int32, limit=limit)
+    if ranks is None:
         return None
-    ranks = {name: array(stored, name, np.int32, 1, path, damage) for name in stored}
-    files.check_metadata(metadata, _checksum(ranks), path)
+    path, damage = files.folder / ROW_ORDER_FILE, damage_of(ROW_ORDER_FILE)
     for name, each in ranks.items():
         if not _is_permutation(each):
             raise damage.of(path, f"table {name!r}: is no order of its rows")
@@ -260,11 +250,6 @@ def _is_permutation(ranks: FrequencyRanks) -> bool:
     seen = np.zeros(len(ranks), bool)
     seen[ranks] = True
     return bool(seen.all())
-
-
-def _checksum(ranks: Mapping[str, FrequencyRanks]) -> str:
-    """Returns the checksum of ranks, whatever their order in a file."""
-    return digest_of_parts(part for name in sorted(ranks) for part in (name.encode(), ranks[name]))
 
 
 def device_kind(device: torch.device) -> DeviceKind:

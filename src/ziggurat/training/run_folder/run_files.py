@@ -12,8 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
 from ziggurat._version import __version__
+from ziggurat.core.digests import digest_of_parts, load_tensors
 from ziggurat.core.errors import RunFolderError, ZigguratError, shorten
+from ziggurat.core.files import atomic_file
 from ziggurat.core.sealed import (
     read_sealed_json,
     read_sealed_text,
@@ -22,7 +27,7 @@ from ziggurat.core.sealed import (
     write_sealed_json,
     write_sealed_text,
 )
-from ziggurat.core.untrusted import Damage, as_object, parse_json, read_bytes, read_json_object
+from ziggurat.core.untrusted import Damage, array, as_object, parse_json, read_bytes, read_json_object, tensor_metadata
 
 RUN_VERSION = 2
 _READABLE_VERSIONS = (1, 2)
@@ -52,6 +57,7 @@ _HINTS = {
     WARM_START_FILE: "restore it, or delete it: it only says what the run began with",
 }
 _RUN_ID = "run_id"
+_CHECKSUM = "xxh3_128"
 _CONFIG_BYTES = 2**22
 """The most bytes of a config."""
 _CONFIG_ID = f"# {_RUN_ID}: "
@@ -135,22 +141,36 @@ class RunFiles:
         """Returns a line of a JSON lines file."""
         return sealed_line({**values, _RUN_ID: self.run_id})
 
-    def metadata(self, checksum: str) -> dict[str, str]:
-        """Returns the metadata of a safetensors file whose arrays have this checksum."""
-        return {_RUN_ID: self.run_id, "xxh3_128": checksum}
+    def write_arrays(self, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Writes a safetensors file, atomically."""
+        with atomic_file(self.folder / name) as temporary:
+            save_file(dict(arrays), temporary, {_RUN_ID: self.run_id, _CHECKSUM: _arrays_checksum(arrays)})
 
-    def check_metadata(self, metadata: Mapping[str, str], checksum: str, path: Path) -> None:
-        """Compares the metadata of a safetensors file with its arrays and with this run.
+    def read_arrays(
+        self, name: str, dtype: npt.DTypeLike, *, limit: int | None = None
+    ) -> dict[str, npt.NDArray[Any]] | None:
+        """Returns the arrays in a safetensors file, which have one dimension; None if there is no such file.
 
         Args:
-            metadata: the metadata.
-            checksum: the checksum of the arrays.
-            path: the file.
+            name: the file.
+            dtype: the dtype of its arrays.
+            limit: the most bytes that it may have; None for any number.
 
         Raises:
-            RunFolderError: they differ, or are missing where they are required.
+            RunFolderError: it is damaged, or belongs to another run.
         """
-        stored = metadata.get("xxh3_128")
+        path, damage = self.folder / name, damage_of(name)
+        try:
+            metadata = tensor_metadata(path, damage)
+            stored = load_tensors(path, None, damage, limit=limit)
+        except FileNotFoundError:
+            return None
+        arrays = {each: array(stored, each, dtype, 1, path, damage) for each in stored}
+        self._check_metadata(metadata, _arrays_checksum(arrays), path)
+        return arrays
+
+    def _check_metadata(self, metadata: Mapping[str, str], checksum: str, path: Path) -> None:
+        stored = metadata.get(_CHECKSUM)
         damage = damage_of(path.name)
         if stored is None and self.has_checksums:
             raise damage.of(path, "has no checksum")
@@ -193,6 +213,11 @@ class RunFiles:
             found = read_json_object(path, DAMAGED).get(_RUN_ID)
             return found if isinstance(found, str) else None
         return None
+
+
+def _arrays_checksum(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Returns the checksum of arrays, whatever their order in a file."""
+    return digest_of_parts(part for name in sorted(arrays) for part in (name.encode(), arrays[name]))
 
 
 def read_environment(folder: Path) -> dict[str, Any]:
