@@ -11,14 +11,16 @@ with ``--data``, where they are there. The generated log has 10^7 ids of 500 pla
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,9 @@ from bench.quality.compression.contestants import (
 )
 from bench.quality.compression.logs import DIM, RATIOS, Log, logs
 from bench.quality.compression.trial import known_values, run
-from bench.resumable_cases import ResumableCases, kept_in_repository
+from bench.quality.tabular.measured import begin
+from bench.resumable_cases import ResumableCases, kept_in_repository, measure_in_processes
 from ziggurat.core.config import parse_config
-from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 
@@ -94,6 +96,7 @@ def _run(context: Context) -> Result:
         figures += _build(context)
     missing = [] if context.quick else sorted({"frappe", "amazon_beauty", "amazon_toys"} - {log.name for log in chosen})
     notes = [
+        "trainings ran beside each other, and seconds of preparation beside whatever else ran: they are no measurement",
         f"test NE and AUC, mean over seeds; intervals are 95 % of Student's t. Tables of {DIM} numbers in float32; "
         "bytes are those of weights and maps of the tables that are made smaller.",
         "lead: NE of the best other encoder, by its mean on test rows, less that of the better of ours, which is "
@@ -112,18 +115,23 @@ def _outcomes(log: Log, context: Context, cases: ResumableCases) -> Outcomes:
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="full-") as scratch:
         dataset = api.prepare(parse_config(Experiment, values), Path(scratch) / "data")
         known = {table: known_values(dataset, table) for table in log.tables}
-    wanted = list(_cases(log, values, known, quick=context.quick))
-    outcomes: Outcomes = {}
+    wanted = {case.name: case for case in _cases(log, values, known, quick=context.quick)}
+    missing = {name: partial(run, case.spec, folder) for name, case in wanted.items() if name not in cases}
+    context.say(f"{log.name}: {len(missing)} of {len(wanted)} trainings to go")
 
-    def one(case: _Case) -> tuple[_Case, dict[str, Any]]:
-        measured = cases.get(case.name, lambda: _trial(case, folder, quick=context.quick))
-        context.say(f"{case.name}: ne {measured['test']['ne']:.4f}, {measured['weights'] + measured['maps']:,} bytes")
-        return case, measured
+    def say(number: int, name: str, outcome: dict[str, Any]) -> None:
+        context.say(f"{number}/{len(missing)} {name}: ne {outcome['test']['ne']:.4f}")
 
-    with ThreadPoolExecutor(1 if context.quick else len(os.sched_getaffinity(0))) as pool:
-        for case, measured in pool.map(one, wanted):
-            outcomes[case.key] = measured
-    return outcomes
+    if context.quick:
+        for name, measure_case in missing.items():
+            cases.get(name, measure_case)
+    else:
+        spawn = multiprocessing.get_context("spawn")
+        processes = min(len(missing), len(os.sched_getaffinity(0)))
+        if processes:
+            pool = ProcessPoolExecutor(processes, spawn, initializer=begin, initargs=(os.getpid(),))
+            measure_in_processes(cases, pool, missing, say)
+    return {case.key: cases.get(name, dict[str, Any]) for name, case in wanted.items()}
 
 
 def _cases(log: Log, values: Mapping[str, Any], known: Mapping[str, int], *, quick: bool) -> Iterable[_Case]:
@@ -144,22 +152,6 @@ def _cases(log: Log, values: Mapping[str, Any], known: Mapping[str, int], *, qui
             mixed = {f"{table} {band}": True for table in log.tables for band in ("hot", "rare")}
             spec = {"experiment": with_mixed_dimensions(seeded, budgets), "tables": mixed}
             yield _Case(log.name, MIXED, ratio, seed, spec)
-
-
-def _trial(case: _Case, folder: Path, *, quick: bool) -> dict[str, Any]:
-    """Runs a training in a process of its own; of a smoke run in this one."""
-    with tempfile.TemporaryDirectory(dir=folder if folder.is_dir() else None, prefix="trial-") as scratch:
-        if quick:
-            return run(case.spec, Path(scratch))
-        given, out = Path(scratch) / "spec.json", Path(scratch) / "out.json"
-        given.write_text(json.dumps(case.spec), encoding="utf-8")
-        command = [sys.executable, "-m", "bench.quality.compression.trial", str(given), str(out)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            tail = "\n".join(ended.stderr.splitlines()[-15:])
-            raise EnvironmentMismatch(f"{case.name}: ended with status {ended.returncode}:\n{tail}", "see above")
-        return json.loads(out.read_text(encoding="utf-8"))
 
 
 def _figures(log: Log, outcomes: Outcomes) -> list[Figure]:

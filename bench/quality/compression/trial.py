@@ -1,9 +1,8 @@
-"""Prepares data with an encoder and trains on it: `python -m bench.quality.compression.trial SPEC.json OUT.json`."""
+"""Prepares data with an encoder and trains on it."""
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ziggurat.core.config import parse_config
-from ziggurat.core.files import write_json
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.features.encoders.files import encoder_file_names
@@ -20,12 +18,21 @@ from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 
 
-def run(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
+def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Trains ``spec["experiment"]`` and counts the bytes of ``spec["tables"]``: name -> whether its map counts.
+
+    Args:
+        spec: experiment and tables.
+        folder: where data and run lie until it ends.
 
     Returns:
         The figures of validation and test rows, the bytes of weights and maps, and the seconds of both steps.
     """
+    with tempfile.TemporaryDirectory(dir=folder, prefix="compressed-") as scratch:
+        return _run(spec, Path(scratch))
+
+
+def _run(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
     experiment = parse_config(Experiment, spec["experiment"])
     started = time.perf_counter()
     dataset = api.prepare(experiment, scratch / "data")
@@ -62,14 +69,3 @@ def _map_bytes(dataset: Dataset, table: str) -> int:
     """Returns the bytes of the arrays of an encoder, without the header of their file."""
     path = dataset.folder / ENCODERS / encoder_file_names(table)[0]
     return int(json.loads(path.read_text(encoding="utf-8")).get("map_bytes", 0))
-
-
-def main(spec: str, out: str) -> None:
-    """Runs a trial from the command line."""
-    with tempfile.TemporaryDirectory(prefix="compressed-") as scratch:
-        outcome = run(json.loads(Path(spec).read_text(encoding="utf-8")), Path(scratch))
-    write_json(Path(out), outcome)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
