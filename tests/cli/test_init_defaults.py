@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from ziggurat.cli.drafts.defaults import model_lines
+from ziggurat.cli.drafts.recurrence import recurring_pairs
 from ziggurat.cli.init import draft_config
 from ziggurat.data.inference.roles import infer
 from ziggurat.data.readers.source_files import resolve_files
@@ -87,3 +88,39 @@ def test_few_positives_of_many_rows_get_a_small_model(positives: int, model: str
     text = draft_config(tmp_path / "log.parquet")
     assert f"model: {{name: {model}" in text
     assert ("fewer than 1,000 of them with the label's rarer value" in text) is (model == "deepfm")
+
+
+@pytest.mark.parametrize(
+    ("rows", "users", "model", "l2"),
+    [
+        (9_000, 300, "{name: deepfm}", None),
+        (20_000, 300, "{name: deepfm, deep: {dropout: 0.2}}", 0.03),
+        (100_000, 300, "{name: wukong, rank: null}", 0.003),
+        (100_000, 3_000, "{name: deepfm, deep: {dropout: 0.2}}", 0.03),
+        (260_000, 10_000, "{name: wukong, rank: null}", 0.003),
+    ],
+)
+def test_pairs_that_do_not_recur_are_not_learned_by_heart(
+    rows: int, users: int, model: str, l2: float | None, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    columns = {"user_id": random.integers(0, users, rows), "item_id": random.integers(0, 900, rows)}
+    columns |= {"town": columns["user_id"] % 50, "click": random.integers(0, 2, rows)}
+    pl.DataFrame(columns).write_parquet(tmp_path / "log.parquet")
+    text = draft_config(tmp_path / "log.parquet")
+    assert f"model: {model} " in text
+    assert ("\n  l2:" in text) is (l2 is not None)
+    assert f"\n  l2: {l2}  #" in text or l2 is None
+
+
+def test_recurring_pairs_are_counted_for_the_two_ids_that_do_not_follow_from_each_other(tmp_path: Path) -> None:
+    user, item = np.divmod(np.arange(20_000), 100)
+    frame = pl.DataFrame({"user_id": user, "name": user, "item_id": item, "click": item % 2})
+
+    def recurring(log: pl.DataFrame) -> float | None:
+        log.write_csv(tmp_path / "log.csv")
+        return recurring_pairs(infer(resolve_files(["log.csv"], tmp_path, [".csv"]), "click"))
+
+    assert recurring(frame) == 0.0
+    assert recurring(pl.concat([frame, frame])) == 0.5
+    assert recurring(frame.drop("item_id", "name")) is None  # there is no pair

@@ -178,12 +178,12 @@ def test_readers_with_a_token_and_tls_give_the_same_weights(
     monkeypatch.chdir(serving.folder)
     for command in (MAKE_TOKEN, MAKE_CERTIFICATE.replace("DNS:$(hostname)", "IP:127.0.0.1")):
         subprocess.run(command, shell=True, check=True, capture_output=True)
-    secured = ("--token-file", "reader.token", "--tls-cert", "reader.crt", "--tls-key", "reader.key")
+    secured = ("--token-file", "reader.token", "--tls-cert", "server.crt", "--tls-key", "server.key")
     with readers("exp.yaml", *secured, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         assert address.startswith("grpc+tls://127.0.0.1:")
-        secure = {"readers": [address], "epochs": 2, "weight_average": 0.9, "reader_authorities": "reader.crt"}
+        secure = {"readers": [address], "epochs": 2, "weight_average": 0.9, "reader_authorities": "server.crt"}
         with pytest.raises(DataError, match=rf"reader {re.escape(address)}: refuses this trainer"):
             api.train(experiment(serving, **secure), "no token")
         api.train(experiment(serving, **secure, reader_token_file="reader.token"), "secure")

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from tests.exporting.export_kit import EVERY_KIND, LABELS, PLAIN, trained, with_pooling
-from ziggurat.core.errors import ConfigError, EnvironmentMismatch
+from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.exporting.onnx import write
-from ziggurat.exporting.onnx.write import MODEL_FILE, TOLERANCE, export_onnx, onnx_inputs, run_model
+from ziggurat.exporting.onnx.write import TOLERANCE, export_onnx, onnx_inputs, run_model
 from ziggurat.features.transform import Transform
+from ziggurat.serving.artefact.manifest import ONNX_FILE, Manifest
 from ziggurat.training.run_folder.run import Run
 
 MISSING = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
@@ -27,7 +28,7 @@ def predicted(run: Run, folder: Path, rows: Any) -> Any:
     dataset = run.dataset()
     sample = Columns([dataset.split("test").read(0)], dataset.schema, labelled=False)
     inputs = onnx_inputs(run.experiment.layout(dataset.schema), sample.batch(rows))
-    return run_model(folder / MODEL_FILE, inputs)
+    return run_model(folder / ONNX_FILE, inputs)
 
 
 @needs_onnx
@@ -46,6 +47,8 @@ def test_every_kind_of_feature_and_label(tmp_path: Path) -> None:
     assert (kinds["dense"], kinds["user"], kinds["tags"], kinds["seen"]) == ("numbers", "id", "ids", "recent ids")
     assert described["predictions"] == [label["name"] for label in LABELS.values()]
     assert Transform.load(tmp_path / "onnx" / "encoders").schema == run.transform().schema
+    with pytest.raises(DataError, match="an export for ONNX runtimes, which ziggurat does not serve"):
+        Manifest.read(tmp_path / "onnx")
 
 
 @needs_onnx

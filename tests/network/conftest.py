@@ -24,4 +24,4 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
     folder = tmp_path_factory.mktemp("secrets")
     for command in (MAKE_TOKEN, MAKE_CERTIFICATE.replace("DNS:$(hostname)", "IP:127.0.0.1")):
         subprocess.run(command, shell=True, cwd=folder, check=True, capture_output=True)
-    return Secrets(folder / "reader.token", folder / "reader.crt", folder / "reader.key")
+    return Secrets(folder / "reader.token", folder / "server.crt", folder / "server.key")

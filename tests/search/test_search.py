@@ -88,6 +88,7 @@ def test_a_search_killed_in_the_middle_resumes_with_each_trial_once(slow_start: 
     psutil.wait_procs(children, timeout=60)
     assert children
     assert not any(child.is_running() for child in children)  # no trial outlives its search
+    assert load_experiment("searches/small/best.yaml").name == "small-best"  # the best so far, here the config itself
 
     journal = Path("searches/small/study.journal")
     with journal.open("a") as file:

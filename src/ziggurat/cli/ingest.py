@@ -57,11 +57,11 @@ def command(
       ziggurat ingest exp.yaml --readers 4
       ziggurat ingest exp.yaml --raw --prepared runs/shop
       ziggurat ingest exp.yaml --host 0.0.0.0 --port 8815 \\
-        --token-file reader.token --tls-cert reader.crt \\
-        --tls-key reader.key
+        --token-file reader.token --tls-cert server.crt \\
+        --tls-key server.key
       ziggurat train exp.yaml --readers grpc+tls://host-a:8815 \\
         --set training.reader_token_file=reader.token \\
-        --set training.reader_authorities=reader.crt
+        --set training.reader_authorities=server.crt
     """
     from ziggurat.cli.progress import console_progress
     from ziggurat.network.access import read_access

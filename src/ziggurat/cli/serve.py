@@ -130,7 +130,7 @@ def command(
       ziggurat serve s3://models/shop --ray head:6379 --workers 8
       ziggurat serve exports/shop --host 0.0.0.0 \\
         --token-file serving.tokens \\
-        --tls-cert reader.crt --tls-key reader.key
+        --tls-cert server.crt --tls-key server.key
       curl localhost:8080/openapi.json
     """
     from ziggurat.cli.figures import bytes_of, print_tables

@@ -87,8 +87,8 @@ def check_exposure(host: str, access: Access) -> None:
     if missing and not is_loopback(host):
         raise ConfigError(
             f"--host {host}: other machines can reach this address, which needs {' and '.join(missing)}",
-            "make a token and a certificate, and add --token-file reader.token --tls-cert reader.crt --tls-key "
-            f"reader.key:\n    {MAKE_TOKEN}\n    {MAKE_CERTIFICATE}\n  or leave --host out to serve this machine alone",
+            "make a token and a certificate, and add --token-file reader.token --tls-cert server.crt --tls-key "
+            f"server.key:\n    {MAKE_TOKEN}\n    {MAKE_CERTIFICATE}\n  or leave --host out to serve this machine alone",
         )
 
 

@@ -12,7 +12,7 @@ from ziggurat.core.untrusted import Damage, opened, read_bytes
 from ziggurat.network.token import refuse_public
 
 MAKE_CERTIFICATE = (
-    "openssl req -x509 -newkey rsa:3072 -nodes -days 365 -keyout reader.key -out reader.crt "
+    "openssl req -x509 -newkey rsa:3072 -nodes -days 365 -keyout server.key -out server.crt "
     '-subj "/CN=$(hostname)" -addext "subjectAltName=DNS:$(hostname)"'
 )
 """The command that makes a key and a certificate, signed by itself, for the host's name."""

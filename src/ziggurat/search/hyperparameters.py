@@ -309,7 +309,10 @@ class _Search:
         """Shows a trial that has ended, and writes what is known."""
         record, best, records = self.study.record(number), self.study.best(), self.study.records()
         self._tidy()
-        outputs.write_trials(self.folder / outputs.TRIALS_FILE, records)
+        if best is not None and best.number == number:
+            self._write(best, {})  # whatever ends this process leaves the best config so far
+        else:
+            outputs.write_trials(self.folder / outputs.TRIALS_FILE, records)
         if record.state == "failed":
             told = f"failed: {shorten(record.reason, 100)}"
         else:

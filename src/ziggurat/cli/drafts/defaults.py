@@ -8,10 +8,12 @@ reason. They were chosen by validation log-loss on the development half of the c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
 from ziggurat.cli.drafts.model_names import model_names
+from ziggurat.cli.drafts.recurrence import recurring_pairs
 from ziggurat.data.inference.columns import ColumnProfile
 from ziggurat.data.inference.label_order import label_numbers
 from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference
@@ -22,6 +24,9 @@ _MOST_CURVES = 1_000
 """Most numbers that are embedded along curves: a model has weights for each of a vector's values."""
 MANY_ROWS = 50_000
 """Training rows from which on Wukong, with a penalty on the vectors, learns more than it knows by heart."""
+_FEWEST_ROWS_OF_NEW_PAIRS, _MANY_ROWS_OF_NEW_PAIRS = 10_000, 200_000
+"""Where hardly any pair of ids occurs twice, as that of a user and a film, Wukong does so from the second on; from the
+first on, DeepFM with a stronger penalty and dropout is best."""
 _MANY_CASES = 1_000
 """Training rows of the label's rarer value that it takes too; of fewer, a smaller model at lower rates learns more."""
 _WIDE_VECTORS_ROWS = 200_000
@@ -32,12 +37,18 @@ _MOST_CROSSED_FIELDS, _CROSS_RANK = 100, 64
 """Most fields that DCN-V2 crosses by full matrices, which grow with the square of the fields; the rank for more."""
 _AVERAGED_ROWS = 200_000
 """Most rows of all tables together that a moving average reads at each step."""
+_NEW_PAIRS = 0.05
+"""Most rows with a pair that an earlier row has, for pairs to be new."""
 _LONG_EPOCH = 250
 """Steps of an epoch from which on it is evaluated in its middle too."""
 _MOST_STEPS_UNEVALUATED = 5_000
 """Steps after which a long epoch is evaluated."""
 _MOST_EVALUATIONS = 8
 """Evaluations of the longest epochs: with a tenth of the rows for validation they cost less than the training does."""
+
+_Learned = Literal["little", "new pairs", "pairs"]
+"""What can be learned: little beyond each feature alone; beyond that, how ids go together, though not pair by pair;
+that of single pairs too."""
 
 
 def encoder(profile: ColumnProfile, shared: bool) -> str:
@@ -68,23 +79,23 @@ def model_lines(found: Inference) -> Iterator[str]:
     numbers = sum(feature.kind == "numeric" and not _has_buckets(feature.profile) for feature in found.features)
     probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
     batch, rows = _batch_rows(found), _training_rows(found)
-    many = _is_large(found, rows)
-    rate = "0.05" if many else "0.02"
+    what = _learned(found, rows)
+    rate = "0.02" if what == "little" else "0.05"
     yield "embeddings:"
-    yield "  dim: 32" if rows >= _WIDE_VECTORS_ROWS else "  dim: 16"
+    yield "  dim: 32" if what == "new pairs" or rows >= _WIDE_VECTORS_ROWS else "  dim: 16"
     if probabilities:
         eps = f"{0.1 / batch:.0e}".replace("e-0", "e-")
         yield "  # eps: a tenth of a positive row's gradient, so that the small gradients of many negatives stay small"
         yield f"  optimizer: {{name: rowwise_adagrad, lr: {rate}, eps: {eps}}}"
     else:
         yield f"  optimizer: {{name: rowwise_adagrad, lr: {rate}}}"
-    if many:
-        yield "  l2: 0.003  # keeps ids with few rows near 0"
+    if what != "little":
+        yield f"  l2: {0.03 if what == 'new pairs' else 0.003}  # keeps ids with few rows near 0"
     if numbers > _MOST_CURVES:
         yield f"  # numeric_bins: {NUMERIC_BINS}  # left out: {numbers:,} vectors along curves are too many"
     elif numbers:
         yield f"  numeric_bins: {NUMERIC_BINS}  # each number is embedded along a curve of so many pieces"
-    chosen, settings, reason = _model(found, rows, large=many)
+    chosen, settings, reason = _model(found, rows, what)
     others = ", ".join(name for name in reversed(model_names()) if name != chosen)
     yield f"model: {{name: {chosen}{settings}}}  # {reason}; or {others}: docs/models.md"
     yield "optimizer: {name: adam, lr: 0.001}  # for everything except the embedding tables"
@@ -101,21 +112,27 @@ def model_lines(found: Inference) -> Iterator[str]:
         decay = 0.995 if steps >= _LONG_EPOCH // 2 else 0.99
         steps_back = round(1 / (1 - decay))
         yield f"  weight_average: {decay}  # the mean of the last {steps_back} steps' weights is evaluated and used"
-    if many:
+    if what != "little" and rows >= MANY_ROWS:
         yield "  precision: auto  # bf16 where this machine multiplies it in hardware"
     if any(label.kind == "binary" for label in found.labels):
         yield "  start_at_base_rate: true  # the first prediction is the share of positives, not 1/2"
 
 
-def _model(found: Inference, rows: int, *, large: bool) -> tuple[str, str, str]:
+def _model(found: Inference, rows: int, what: _Learned) -> tuple[str, str, str]:
     """Returns the model's name, its settings and the reason for it."""
     used = [feature for feature in found.features if feature.kind]
-    if large:
+    if what == "new pairs":
+        return (
+            "deepfm",
+            ", deep: {dropout: 0.2}",
+            "hardly any pair of ids occurs twice: pairs cannot be learned by heart",
+        )
+    if what == "pairs":
         reason = f"{MANY_ROWS:,} training rows or more"
         if len(used) > _MOST_PAIRED_FIELDS:
             return "wukong", "", reason
         return "wukong", ", rank: null", f"{reason}; all pairs of at most {_MOST_PAIRED_FIELDS} fields are multiplied"
-    if 2 * sum(feature.kind in {"numeric", "vector"} for feature in used) > len(used):
+    if _mostly_numbers(found):
         reason = "most features are numbers, which its cross layers multiply"
         if len(used) > _MOST_CROSSED_FIELDS:
             return "dcn_v2", f", rank: {_CROSS_RANK}", f"{reason}; of low rank, for over {_MOST_CROSSED_FIELDS} fields"
@@ -125,10 +142,24 @@ def _model(found: Inference, rows: int, *, large: bool) -> tuple[str, str, str]:
     return "deepfm", "", f"fewer than {_MANY_CASES:,} of them with the label's rarer value"
 
 
-def _is_large(found: Inference, rows: int) -> bool:
-    """Whether there are enough rows for a large model, and enough cases of some label's rarer value."""
-    if rows < MANY_ROWS:
-        return False
+def _learned(found: Inference, rows: int) -> _Learned:
+    """Returns what the rows can teach."""
+    if not _has_many_cases(found, rows):
+        return "little"
+    if _FEWEST_ROWS_OF_NEW_PAIRS <= rows < _MANY_ROWS_OF_NEW_PAIRS and not _mostly_numbers(found):
+        recurring = recurring_pairs(found)
+        if recurring is not None and recurring < _NEW_PAIRS:
+            return "new pairs"
+    return "pairs" if rows >= MANY_ROWS else "little"
+
+
+def _mostly_numbers(found: Inference) -> bool:
+    used = [feature for feature in found.features if feature.kind]
+    return 2 * sum(feature.kind in {"numeric", "vector"} for feature in used) > len(used)
+
+
+def _has_many_cases(found: Inference, rows: int) -> bool:
+    """Whether there are enough cases of some label's rarer value for a large model."""
     labels = [label_numbers(label, found.sample.frame) for label in found.labels if label.kind == "binary"]
     shares = [float(np.nanmean(each)) for each in labels if each is not None and np.isfinite(each).any()]
     return not shares or rows * max(min(share, 1 - share) for share in shares) >= _MANY_CASES

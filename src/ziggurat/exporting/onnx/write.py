@@ -41,12 +41,13 @@ from ziggurat.exporting.opened_run import (
 )
 from ziggurat.exporting.table_files import in_memory
 from ziggurat.objectives.task import Task, column_slices
+from ziggurat.serving.artefact.manifest import ONNX_FILE
 from ziggurat.training.ensemble.combined import CombinedRecommender
 from ziggurat.training.ensemble.ensemble import Ensemble
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run_folder.run import Run
 
-MODEL_FILE, INPUTS_FILE = "model.onnx", "inputs.json"
+INPUTS_FILE = "inputs.json"
 TOLERANCE = 1e-5
 _LARGEST_FILE = 1_900_000_000
 """Bytes of weights above which they are written beside the model: a file of ONNX holds less than 2 GiB."""
@@ -112,16 +113,17 @@ def export_onnx(
     with opened_model(opened, dataset, step, progress) as recommender, atomic_folder(out) as folder:
         members = recommenders_of(recommender)
         layout, transform = _common_layout(members), opened.transform()
-        progress.start("export", None, "model")
+        progress.start("export", 1, "model")
         tasks = opened.experiment.tasks(transform.schema)
         parts = [ColumnsOfIds(each.part, each.lookup.layout, dict(_tables(each))) for each in members]
         weights_MC = recommender.weights_MC if isinstance(recommender, CombinedRecommender) else None
         models = ", ".join(dict.fromkeys(type(each.model).__name__ for each in members))
-        _write_model(folder / MODEL_FILE, WholeModel(parts, tasks, weights_MC).eval(), models, layout)
+        _write_model(folder / ONNX_FILE, WholeModel(parts, tasks, weights_MC).eval(), models, layout)
         (folder / "encoders").mkdir()
         transform.save(folder / "encoders")
         write_sealed_json(folder / INPUTS_FILE, _described(layout, [task.name for task in tasks]))
-        largest, rows = _compared(folder / MODEL_FILE, recommender, layout, dataset, tasks)
+        largest, rows = _compared(folder / ONNX_FILE, recommender, layout, dataset, tasks)
+        progress.advance(1)
         progress.finish()
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     return ExportedOnnx(out, size, largest, rows)

@@ -25,6 +25,8 @@ from ziggurat.serving.artefact.packed_rows import PackedRows
 from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision, row_bytes
 
 MANIFEST_FILE = "export.json"
+ONNX_FILE = "model.onnx"
+"""The model in an export for other runtimes, which has no manifest."""
 FORMAT_VERSION = 1
 ENSEMBLE_FORMAT_VERSION = 2
 """That of exports of ensembles, whose inputs are not named as features are."""
@@ -224,6 +226,11 @@ class Manifest:
         try:
             values = read_sealed_json(path, DAMAGED)
         except FileNotFoundError:
+            if (folder / ONNX_FILE).is_file():
+                raise DataError(
+                    f"{folder}: an export for ONNX runtimes, which ziggurat does not serve",
+                    "serve it with its runtime, or make an export without --format onnx: ziggurat export RUN OUT",
+                ) from None
             raise DataError(
                 f"{folder}: no export ({MANIFEST_FILE} is missing)", "make one: ziggurat export RUN OUT"
             ) from None

@@ -61,8 +61,8 @@ class Doors:
         if missing and not is_loopback(host):
             raise ConfigError(
                 f"--host {host}: other machines can reach this address, which needs {' and '.join(missing)}",
-                "make a token and a certificate, and add --token-file serving.tokens --tls-cert reader.crt --tls-key "
-                f"reader.key:\n    {MAKE_TOKEN}\n    {MAKE_CERTIFICATE}\n  or leave --host out to serve this machine "
+                "make a token and a certificate, and add --token-file serving.tokens --tls-cert server.crt --tls-key "
+                f"server.key:\n    {MAKE_TOKEN}\n    {MAKE_CERTIFICATE}\n  or leave --host out to serve this machine "
                 "alone",
             )
         return cls(clients, host, certificate, key, 1 / workers)
