@@ -76,7 +76,8 @@ class _Cases:
         files = [str(path) for path in log.files(folder / "logs", self.context.data)]
         spec = Spec(files, log.label, list(SEEDS), len(os.sched_getaffinity(0)), **what)
         config = draft_config(files, log.label).replace(str(folder), "")
-        columns = config.partition("\nembeddings:")[0]
+        lines = config.partition("\nembeddings:")[0].splitlines()
+        columns = "\n".join(line for line in lines if "kind: crossed" not in line)  # the baselines do not get these
         given = f"columns {_digest(columns)}" if spec.baselines else f"config {_digest(config)}"
         case = f"{log.name}: {kind}, {spec.threads} threads, {given}"
         return self.stored.get(case, lambda: _process(log, spec))

@@ -10,10 +10,11 @@ import polars as pl
 import pytest
 
 from ziggurat.cli.drafts.defaults import model_lines
-from ziggurat.cli.drafts.recurrence import recurring_pairs
+from ziggurat.cli.drafts.recurrence import PairOfIds, pair_of_ids
 from ziggurat.cli.init import draft_config
 from ziggurat.data.inference.roles import infer
 from ziggurat.data.readers.source_files import resolve_files
+from ziggurat.training.experiment import parse_experiment
 
 
 @pytest.mark.parametrize(("missing", "curves"), [(0.0, True), (0.1, True), (0.5, False)])
@@ -111,16 +112,38 @@ def test_pairs_that_do_not_recur_are_not_learned_by_heart(
     assert f"model: {model} " in text
     assert ("\n  l2:" in text) is (l2 is not None)
     assert f"\n  l2: {l2}  #" in text or l2 is None
+    assert "kind: crossed" not in text
+
+
+@pytest.mark.parametrize(("noise", "crossed"), [(0.0, True), (0.7, False)])
+def test_pairs_that_tell_the_label_get_vectors_of_their_own(noise: float, *, crossed: bool, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows, likes = 80_000, random.integers(0, 2, (300, 90))
+    user, item = random.integers(0, 300, rows), random.integers(0, 90, rows)
+    click = np.where(random.random(rows) < noise, random.integers(0, 2, rows), likes[user, item])
+    pl.DataFrame({"user_id": user, "item_id": item, "click": click}).write_parquet(tmp_path / "log.parquet")
+    text = draft_config(tmp_path / "log.parquet")
+    line = "\n  - {name: user_id_x_item_id, kind: crossed, columns: [user_id, item_id]}  # "
+    assert (line in text) is crossed
+    parse_experiment(text.encode(), tmp_path / "exp.yaml")
 
 
 def test_recurring_pairs_are_counted_for_the_two_ids_that_do_not_follow_from_each_other(tmp_path: Path) -> None:
     user, item = np.divmod(np.arange(20_000), 100)
     frame = pl.DataFrame({"user_id": user, "name": user, "item_id": item, "click": item % 2})
 
-    def recurring(log: pl.DataFrame) -> float | None:
+    def pair(log: pl.DataFrame) -> PairOfIds | None:
         log.write_csv(tmp_path / "log.csv")
-        return recurring_pairs(infer(resolve_files(["log.csv"], tmp_path, [".csv"]), "click"))
+        return pair_of_ids(infer(resolve_files(["log.csv"], tmp_path, [".csv"]), "click"))
 
-    assert recurring(frame) == 0.0
-    assert recurring(pl.concat([frame, frame])) == 0.5
-    assert recurring(frame.drop("item_id", "name")) is None  # there is no pair
+    columns = ("user_id", "item_id")
+    assert pair(frame) == PairOfIds(columns, 0.0, pytest.approx(-1.0))  # items alone tell all
+    twice = pl.concat([frame, frame])
+    assert pair(twice) == PairOfIds(columns, 0.5, pytest.approx(0.0))
+    assert pair(frame.drop("item_id", "name")) is None
+    told = twice.with_columns(click=(pl.col("user_id") * 7 + pl.col("item_id")) % 2)
+    assert pair(told) == PairOfIds(columns, 0.5, pytest.approx(1.0, abs=0.02))
+    random = np.random.default_rng(0).integers(0, 2, twice.height)
+    found = pair(twice.with_columns(click=pl.Series(random)))
+    assert found is not None
+    assert abs(found.tells) < 0.03

@@ -109,6 +109,7 @@ EVERY_KIND: list[dict[str, Any]] = [
     {"name": "clustered", "column": "price", "kind": "numeric", "transforms": [BINS]},
     {"name": "ageless", "column": "age", "kind": "numeric", "transforms": [{"name": "missing_flag"}]},
     {"name": "neither", "kind": "missing_together", "columns": ["age", "price"]},
+    {"name": "pair", "kind": "crossed", "columns": ["user", "item"], "encoder": {"name": "vocabulary", "min_count": 2}},
     {
         "name": "user_rate",
         "column": "user",

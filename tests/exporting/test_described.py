@@ -38,7 +38,7 @@ def test_sample_rows_sides_and_counts(tmp_path: Path) -> None:
     columns = dict.fromkeys(column.source for column in run.transform().raw_schema(labelled=False).columns)
     assert manifest.user_columns == tuple(name for name in columns if name not in {"item", "category"})
     sides = {entry.name: entry.side for entry in manifest.tables}
-    assert {name for name, side in sides.items() if side == "item"} == {"item", "category"}
+    assert {name for name, side in sides.items() if side == "item"} == {"item", "category", "pair"}  # of user and item
     counts = load_file(tmp_path / "out" / "statistics.safetensors")
     statistics = run.dataset().statistics().tables
     assert all(np.array_equal(counts[name], statistics[name].accesses) for name in sides if name in statistics)

@@ -28,6 +28,7 @@ FEATURES: list[dict[str, Any]] = [
     {"name": "user_hot", "column": "user", "kind": "encoded", "type": "integer", "encoding": ONE_HOT},
     {"name": "price_curve", "column": "price", "kind": "numeric", "transforms": [{"name": "spline", "knots": 3}]},
     {"name": "neither", "kind": "missing_together", "columns": ["age", "price"]},
+    {"name": "pair", "kind": "crossed", "columns": ["user", "city"], "encoder": {"name": "vocabulary", "min_count": 2}},
 ]
 FILES = {"a": 900, "b": 40, "c": 500}
 """Rows of each file; a twentieth of them are bad: a word in place of a price, or a label of 7."""

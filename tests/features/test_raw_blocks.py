@@ -70,8 +70,9 @@ MORE: list[dict[str, Any]] = [
     {"name": "city_rate", "column": "city", "kind": "encoded", "encoding": {"name": "target", "folds": 3}},
     {"name": "age_curve", "column": "age", "kind": "numeric", "transforms": [{"name": "spline", "knots": 3}]},
     {"name": "neither", "kind": "missing_together", "columns": ["age", "w"]},
+    {"name": "pair", "kind": "crossed", "columns": ["user", "city"], "encoder": {"name": "hash", "rows": 30}},
 ]
-"""Features of whose numbers some differ between training rows and others."""
+"""Features of whose numbers some differ between training rows and others, and those of several columns."""
 
 
 def parsed(folder: Path, source: dict[str, Any], **data: Any) -> Experiment:

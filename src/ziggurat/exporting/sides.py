@@ -51,7 +51,8 @@ def item_columns(
                 "item columns: all columns are named", "leave out those of the user and the context, or all"
             )
         return tuple(name for name in columns if name in chosen)
-    ids = [each.source_column for each in features if isinstance(each, CategoricalFeature)]
+    single = [each for each in features if isinstance(each, CategoricalFeature)]
+    ids = [each.source_column for each in single if each.log_columns == (each.source_column,)]
     item = next((name for name in ids if _ITEM.search(name.lower())), None)
     if item is None:
         return ()

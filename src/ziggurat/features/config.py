@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
@@ -11,7 +10,6 @@ import pydantic
 
 from ziggurat.core.config import Config
 from ziggurat.core.config_places import IMPORT_KEY, SECTION_TAG
-from ziggurat.core.errors import INVISIBLE, shorten
 from ziggurat.core.parts import built_in_names
 from ziggurat.core.schema import MOST_NUMBERS, ValueType, duplicates
 from ziggurat.core.tables import Pooling
@@ -26,6 +24,7 @@ from ziggurat.features.labels import LabelConfig as LabelConfig
 from ziggurat.features.negatives_config import NegativesConfig
 from ziggurat.features.numeric.spline import SplineConfig
 from ziggurat.features.numeric.steps import QuantileConfig, StepConfig, check_one_number_each, check_places
+from ziggurat.features.several_columns import CrossedFeature, FileSafe, MissingTogetherFeature
 from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoderSettings
 from ziggurat.interactions.sequences.sequence_pooling import SequenceEncoderConfig
 
@@ -168,24 +167,8 @@ class DataConfig(Config):
         return self.split.key if isinstance(self.split, RandomSplit | TimeWithinKeySplit) else None
 
 
-def _file_safe(name: str) -> str:
-    """Returns a name that can also be a part of a file's name, as those of encoders have it."""
-    if any(unicodedata.category(character) in INVISIBLE for character in name):
-        raise ValueError(
-            f"received {shorten(name)}, which has a control character or an invisible one; it also names files"
-        )
-    if len(name.encode()) > NAME_BYTES:
-        raise ValueError(f"received {shorten(name)}, which is longer than {NAME_BYTES} bytes; it also names files")
-    return name
-
-
-NAME_BYTES = 200
-"""A file name has at most 255 bytes, and those of encoders a prefix and a suffix."""
-_FileSafe = Annotated[str, pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$"), pydantic.AfterValidator(_file_safe)]
-
-
 class _Feature(Config):
-    name: _FileSafe
+    name: FileSafe
     """The feature's name: unique, no control or invisible character, none of . / \\\\ :, not beginning with @."""
     column: str | None = None
     """Raw column that the feature is made from; the feature's name by default."""
@@ -272,34 +255,12 @@ class EncodedFeature(_Feature):
         return self
 
 
-class MissingTogetherFeature(Config):
-    """1 where several numbers are missing in the same row, 0 elsewhere: the product of their missing flags."""
-
-    kind: Literal["missing_together"] = "missing_together"
-    name: _FileSafe
-    """The feature's name, as that of the others."""
-    columns: tuple[str, ...] = pydantic.Field(min_length=2, max_length=16)
-    """Raw columns of numbers."""
-
-    @property
-    def log_columns(self) -> tuple[str, ...]:
-        """The columns of the log that it is made of."""
-        return self.columns
-
-    @pydantic.model_validator(mode="after")
-    def _different(self) -> Self:
-        twice = duplicates(self.columns)
-        if twice:
-            raise ValueError(f"columns: {twice[0]!r} is named twice")
-        return self
-
-
 class _IdFeature(_Feature):
     type: IdType = "text"
     """Type of the ids; integer 12 and text "12" are different ids."""
     encoder: EncoderConfig | None = None
     """How ids are mapped to rows; by default the encoder of the table's other features, or a vocabulary."""
-    table: _FileSafe | None = None
+    table: FileSafe | None = None
     """Embedding table; the feature's name by default. Features with the same table share it and its encoder."""
 
     @property
@@ -443,6 +404,7 @@ FeatureConfig = Annotated[
     | SequenceFeature
     | TimeFeature
     | EncodedFeature
-    | MissingTogetherFeature,
+    | MissingTogetherFeature
+    | CrossedFeature,
     pydantic.Field(discriminator="kind"),
 ]

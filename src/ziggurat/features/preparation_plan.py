@@ -26,6 +26,7 @@ from ziggurat.features.config import (
 from ziggurat.features.encoders.category_numbers import CATEGORY_VERSION
 from ziggurat.features.encoders.vocabulary import VOCABULARY_VERSION
 from ziggurat.features.inputs.categories import CategoryNumber, check_target_labels, encoded_features
+from ziggurat.features.inputs.crosses import check_crosses
 from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.numeric.chain import CHAIN_VERSION
 from ziggurat.features.raw_schema import raw_schema
@@ -73,6 +74,7 @@ class Preparation:
         """
         tables = resolve_tables(features)
         check_target_labels(features, data)
+        check_crosses(features, data)
         return cls(
             data=data,
             configured=tuple(features),

@@ -18,13 +18,13 @@ from ziggurat.features.config import (
     EncodedFeature,
     FeatureConfig,
     LabelConfig,
-    MissingTogetherFeature,
     NumericFeature,
     SequenceFeature,
     Targets,
     TimeFeature,
     VectorFeature,
 )
+from ziggurat.features.several_columns import CrossedFeature, MissingTogetherFeature
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.vectors import vector_inputs
 
@@ -101,6 +101,8 @@ def _feature_uses(features: Sequence[FeatureConfig]) -> Iterable[_Use]:
             yield _Use(feature.source_column, user, (feature.value_type,))
         elif isinstance(feature, MissingTogetherFeature):
             yield from (_Use(column, user, _NUMBER) for column in feature.columns)
+        elif isinstance(feature, CrossedFeature):
+            yield from (_Use(column, user, _KEY) for column in feature.columns)
         elif isinstance(feature, NumericFeature):
             yield _Use(feature.source_column, user, _NUMBER)
         elif isinstance(feature, VectorFeature):

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from ziggurat.cli.drafts.model_names import model_names
-from ziggurat.cli.drafts.recurrence import recurring_pairs
+from ziggurat.cli.drafts.recurrence import PairOfIds, pair_of_ids
 from ziggurat.data.inference.columns import ColumnProfile
 from ziggurat.data.inference.label_order import label_numbers
 from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference
@@ -39,6 +39,8 @@ _AVERAGED_ROWS = 200_000
 """Most rows of all tables together that a moving average reads at each step."""
 _NEW_PAIRS = 0.05
 """Most rows with a pair that an earlier row has, for pairs to be new."""
+_TELLING = 0.3
+"""Share of the label's variance that pairs must tell, beyond what one id does, to get vectors of their own."""
 _LONG_EPOCH = 250
 """Steps of an epoch from which on it is evaluated in its middle too."""
 _MOST_STEPS_UNEVALUATED = 5_000
@@ -147,10 +149,16 @@ def _learned(found: Inference, rows: int) -> _Learned:
     if not _has_many_cases(found, rows):
         return "little"
     if _FEWEST_ROWS_OF_NEW_PAIRS <= rows < _MANY_ROWS_OF_NEW_PAIRS and not _mostly_numbers(found):
-        recurring = recurring_pairs(found)
-        if recurring is not None and recurring < _NEW_PAIRS:
+        pair = pair_of_ids(found)
+        if pair is not None and pair.recurring < _NEW_PAIRS:
             return "new pairs"
     return "pairs" if rows >= MANY_ROWS else "little"
+
+
+def crossed(found: Inference) -> PairOfIds | None:
+    """Returns the two columns whose pairs get vectors of their own: they recur, and one row tells of the others."""
+    pair = pair_of_ids(found) if _learned(found, _training_rows(found)) == "pairs" else None
+    return pair if pair is not None and pair.recurring >= _NEW_PAIRS and pair.tells >= _TELLING else None
 
 
 def _mostly_numbers(found: Inference) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from ziggurat.cli.drafts.defaults import encoder, model_lines, transforms
+from ziggurat.cli.drafts.defaults import crossed, encoder, model_lines, transforms
 from ziggurat.cli.drafts.files import listed_files
 from ziggurat.core.errors import INVISIBLE
 from ziggurat.core.schema import ValueType
@@ -255,7 +255,23 @@ def _features(found: Inference) -> Iterator[str]:
             yield f"  #   to attend to it from {target}, add: {pooling}"
     for column, reason in found.sample.left_out.items():
         yield f"  # - {{column: {scalar(column)}}}  # left out: {' '.join(reason.split())}"
+    yield from _crosses(found)
     yield from _time_features(found)
+
+
+def _crosses(found: Inference) -> Iterator[str]:
+    """Yields the feature of pairs of ids that recur."""
+    pair = crossed(found)
+    if pair is None:
+        return
+    name = feature_name("_x_".join(map(plain_name, pair.columns)))
+    if name not in {feature_name(feature.profile.name) for feature in found.features}:
+        columns = ", ".join(map(scalar, pair.columns))
+        yield (
+            f"  - {{name: {scalar(name)}, kind: crossed, columns: [{columns}]}}"
+            f"  # {pair.recurring:.0%} of the rows have a pair of these that an earlier row has, which tells "
+            f"{pair.tells:.0%} of the label's variance beyond either alone"
+        )
 
 
 def _time_features(found: Inference) -> Iterator[str]:

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from ziggurat.features.columns import numbers
-from ziggurat.features.config import InputFeature, MissingTogetherFeature, NumericFeature
+from ziggurat.features.config import InputFeature, NumericFeature
 from ziggurat.features.numeric.spline import SplineConfig
+from ziggurat.features.several_columns import MissingTogetherFeature
 
 
 class SplineNumber(NumericFeature):

@@ -1,7 +1,7 @@
 """Turns the features of a config into the inputs of the model, each of which is one number or one column of ids.
 
-Times, vectors, splines, encoded categories and products of missing flags become inputs of their own; all others are
-inputs as they stand.
+Times, vectors, splines, encoded categories, crosses and products of missing flags become inputs of their own; others
+are inputs as they stand.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from ziggurat.features.config import (
     EncodedFeature,
     FeatureConfig,
     InputFeature,
-    MissingTogetherFeature,
     NumericFeature,
     TimeFeature,
     VectorFeature,
 )
 from ziggurat.features.inputs.categories import category_inputs
+from ziggurat.features.inputs.crosses import crossed_input, with_crossed_columns
 from ziggurat.features.inputs.numbers import SplineNumber, missing_input, spline_inputs, with_missing_columns
+from ziggurat.features.several_columns import CrossedFeature, MissingTogetherFeature
 from ziggurat.features.time_inputs import time_inputs, with_time_columns
 from ziggurat.features.vectors import vector_inputs
 
@@ -38,6 +39,8 @@ def inputs_of(features: Sequence[FeatureConfig | InputFeature]) -> tuple[InputFe
                 found.extend(category_inputs(feature))
             case MissingTogetherFeature():
                 found.append(missing_input(feature))
+            case CrossedFeature():
+                found.append(crossed_input(feature))
             case NumericFeature() if feature.spline is not None and not isinstance(feature, SplineNumber):
                 found.extend(spline_inputs(feature, feature.spline))
             case _:
@@ -52,4 +55,4 @@ def with_derived_columns(table: pa.Table, features: Sequence[InputFeature]) -> p
         table: raw columns.
         features: the inputs of the model.
     """
-    return with_missing_columns(with_time_columns(table, features), features)
+    return with_crossed_columns(with_missing_columns(with_time_columns(table, features), features), features)

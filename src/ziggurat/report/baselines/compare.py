@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.schema import WEIGHT_COLUMN, Schema, count_column, label_column
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.encoded.dataset import Dataset, Split
+from ziggurat.data.encoded.manifest import ENCODERS
+from ziggurat.features.saved_transform import SavedTransform
+from ziggurat.features.several_columns import CrossedFeature
 from ziggurat.metrics.config import MetricsConfig
 from ziggurat.metrics.task_metrics import TaskMetrics, new_metrics
 from ziggurat.objectives.losses import Log1p, Poisson, Tweedie
@@ -129,22 +132,36 @@ def _key(baseline: BaselineModel, dataset: Dataset, evaluated: Split, task: Task
 
 
 def baseline_data(dataset: Dataset, evaluated: Split, task: Task) -> BaselineData:
-    """Returns the columns of a dataset for the baselines of a task; ``evaluated`` is the split that they predict."""
-    train, validation, test = (_split(dataset, split, task.name) for split in ("train", "validation", evaluated))
+    """Returns the columns of a dataset for the baselines of a task; ``evaluated`` is the split that they predict.
+
+    Crossed features are left out: trees combine columns by themselves, and cannot split on as many values.
+    """
+    left_out = crossed_features(dataset)
+    train, validation, test = (
+        _split(dataset, split, task.name, left_out) for split in ("train", "validation", evaluated)
+    )
     return BaselineData(train, validation, test, task)
 
 
-def _split(dataset: Dataset, name: Split, task: str) -> BaselineSplit:
+def crossed_features(dataset: Dataset) -> list[str]:
+    """Returns the names of the crossed features of a dataset."""
+    features = SavedTransform.open(dataset.folder / ENCODERS).features
+    return [each.name for each in features if isinstance(each, CrossedFeature)]
+
+
+def _split(dataset: Dataset, name: Split, task: str, left_out: Collection[str]) -> BaselineSplit:
     blocks = dataset.split(name)
     step = max(1, math.ceil(blocks.rows / MAX_ROWS))
     columns = Columns([blocks.read(block) for block in range(0, len(blocks.blocks), step)], dataset.schema)
-    return _baseline_split(columns, dataset.schema, task)
+    return _baseline_split(columns, dataset.schema, task, left_out)
 
 
 def _subsampling_notes(dataset: Dataset, evaluated: Split, data: BaselineData) -> list[str]:
-    """Returns a sentence for each split of which the baselines saw only some blocks."""
+    """Returns a sentence for each split of which the baselines saw only some blocks, and one if they saw no crosses."""
     pairs: dict[Split, BaselineSplit] = {"train": data.train, "validation": data.validation, evaluated: data.test}
-    return [
+    crossed = crossed_features(dataset)
+    left_out = f"The baselines got the columns of {', '.join(map(repr, crossed))}, but not their combinations."
+    return [left_out] * bool(crossed) + [
         f"The baselines got {len(seen):,} of {dataset.split(name).rows:,} {name} rows, one block in "
         f"{math.ceil(dataset.split(name).rows / MAX_ROWS)}; our own metrics are on all of them."
         for name, seen in pairs.items()
@@ -152,7 +169,7 @@ def _subsampling_notes(dataset: Dataset, evaluated: Split, data: BaselineData) -
     ]
 
 
-def _baseline_split(columns: Columns, schema: Schema, task: str) -> BaselineSplit:
+def _baseline_split(columns: Columns, schema: Schema, task: str, left_out: Collection[str] = ()) -> BaselineSplit:
     dense_FB = [columns.flat(name) for name in schema.dense]
     weights_B = columns.flat(WEIGHT_COLUMN) if schema.has_weight else None
     if task in schema.counted:
@@ -160,7 +177,7 @@ def _baseline_split(columns: Columns, schema: Schema, task: str) -> BaselineSpli
         weights_B = counts_B if weights_B is None else weights_B * counts_B
     return BaselineSplit(
         dense_BF=np.stack(dense_FB, axis=1) if dense_FB else np.zeros((columns.rows, 0), np.float32),
-        categorical={name: columns.flat(name) for name in schema.categorical},
+        categorical={name: columns.flat(name) for name in schema.categorical if name not in left_out},
         bags={
             name: JaggedColumn(jagged.offsets, jagged.values)
             for name in (*schema.bags, *schema.sequences)

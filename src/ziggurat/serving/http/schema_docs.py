@@ -191,6 +191,6 @@ def _known(model: ServedModel, name: str) -> Any:
     for feature in model.transform.features:
         table = model.transform.schema.tables.get(feature.name)
         encoder = model.transform.encoders.get(table or "")
-        if name in feature.log_columns and isinstance(encoder, VocabularyEncoder) and len(encoder.keys):
+        if feature.log_columns == (name,) and isinstance(encoder, VocabularyEncoder) and len(encoder.keys):
             return encoder.keys[0].as_py()
     return None

@@ -144,15 +144,9 @@ class ServedModel:
         missing = [name for name in self.columns if name not in mine and not is_given(name, first)]
         if missing:
             raise missing_columns(missing, "neither the context nor candidates[0] has")
-        for feature in self.transform.features:
-            if len(mine.intersection(feature.log_columns)) not in {0, len(feature.log_columns)}:
-                raise HttpRefused(
-                    422,
-                    "feature_in_both",
-                    f"feature {feature.name!r} is made of {' and '.join(feature.log_columns)}, some of which are in "
-                    "the context and some in the candidates",
-                    "give all of them in one of both places",
-                )
+        shared = self._shared(mine, context, first)
+        if shared:
+            candidates = [{**shared, **candidate} for candidate in candidates]
         of_context, of_candidates = self._divided(mine)
         parts: list[GivenRows] = []
         if of_context is not None:
@@ -160,6 +154,30 @@ class ServedModel:
         if of_candidates is not None:
             parts.append(_checked(GivenRows(of_candidates, candidates, "candidates", plain)))
         return parts
+
+    def _shared(self, mine: frozenset[str], context: Record, candidate: Record) -> Record:
+        """Returns the values of the context that features of the candidates need beside the candidates' own.
+
+        Raises:
+            HttpRefused: such a value is a part of a field that the candidates have too.
+        """
+        shared: dict[str, Any] = {}
+        for feature in self.transform.features:
+            needed = mine.intersection(feature.log_columns)
+            if len(needed) == len(feature.log_columns):
+                continue
+            for column in sorted(needed):
+                field = next(name for name in context if is_given(column, (name,)))
+                if field in candidate:
+                    raise HttpRefused(
+                        422,
+                        "feature_in_both",
+                        f"feature {feature.name!r} is made of {' and '.join(feature.log_columns)}, and {field!r} is in "
+                        "the context and in the candidates",
+                        "give all of them in one of both places",
+                    )
+                shared[field] = context[field]
+        return shared
 
     def bad_rows(self, bad: Iterable[tuple[JoinedRows, BadRow]]) -> HttpRefused:
         """Returns the refusal that names the rows of a request which cannot be read or encoded."""

@@ -61,7 +61,7 @@ def _known(model: ServedModel, name: str) -> Json | None:
     for feature in model.transform.features:
         table = model.transform.schema.tables.get(feature.name)
         encoder = model.transform.encoders.get(table or "")
-        if name in feature.log_columns and isinstance(encoder, VocabularyEncoder):
+        if feature.log_columns == (name,) and isinstance(encoder, VocabularyEncoder):
             return {"count": len(encoder.keys), "values": encoder.keys.slice(0, _NAMED).to_pylist()}
     return None
 
