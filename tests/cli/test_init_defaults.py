@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ziggurat.cli.drafts.defaults import model_lines
+from ziggurat.cli.drafts.defaults import learnable, model_lines
 from ziggurat.cli.drafts.recurrence import PairOfIds, pair_of_ids
 from ziggurat.cli.init import draft_config
 from ziggurat.data.inference.roles import infer
@@ -55,7 +55,8 @@ def test_a_large_log_is_judged_within_its_first_epoch_at_less_than_the_cost_of_t
 ) -> None:
     pl.DataFrame({"item": [1, 2, 3, 4] * 50, "click": [0, 1, 1, 0] * 50}).write_csv(tmp_path / "log.csv")
     found = infer(resolve_files(["log.csv"], tmp_path, [".csv"]))
-    text = "\n".join(model_lines(replace(found, sample=replace(found.sample, total_rows=rows))))
+    large = replace(found, sample=replace(found.sample, total_rows=rows))
+    text = "\n".join(model_lines(large, learnable(large)))
     assert f"\n  evaluate_every: {every}  #" in text
     evaluations = 0.8 * rows / 4096 / every
     assert evaluations > 1
@@ -75,9 +76,9 @@ def test_more_than_a_thousand_numbers_are_not_embedded_along_curves(tmp_path: Pa
         tmp_path / "log.csv"
     )
     found = infer(resolve_files(["log.csv"], tmp_path, [".csv"]))
-    assert "  # numeric_bins: 64  # left out" in "\n".join(model_lines(found))
+    assert "  # numeric_bins: 64  # left out" in "\n".join(model_lines(found, learnable(found)))
     fewer = replace(found, features=found.features[:1_000])
-    assert "\n  numeric_bins: 64" in "\n".join(model_lines(fewer))
+    assert "\n  numeric_bins: 64" in "\n".join(model_lines(fewer, learnable(fewer)))
 
 
 @pytest.mark.parametrize(("positives", "model"), [(700, "deepfm"), (2_000, "wukong")])
@@ -136,13 +137,17 @@ def test_recurring_pairs_are_counted_for_the_two_ids_that_do_not_follow_from_eac
         log.write_csv(tmp_path / "log.csv")
         return pair_of_ids(infer(resolve_files(["log.csv"], tmp_path, [".csv"]), "click"))
 
+    def shown(found: PairOfIds | None) -> tuple[tuple[str, str], float, float]:
+        assert found is not None
+        return found.columns, found.recurring, found.tells
+
     columns = ("user_id", "item_id")
-    assert pair(frame) == PairOfIds(columns, 0.0, pytest.approx(-1.0))  # items alone tell all
+    assert shown(pair(frame)) == (columns, 0.0, pytest.approx(-1.0))  # items alone tell all
     twice = pl.concat([frame, frame])
-    assert pair(twice) == PairOfIds(columns, 0.5, pytest.approx(0.0))
+    assert shown(pair(twice)) == (columns, 0.5, pytest.approx(0.0))
     assert pair(frame.drop("item_id", "name")) is None
     told = twice.with_columns(click=(pl.col("user_id") * 7 + pl.col("item_id")) % 2)
-    assert pair(told) == PairOfIds(columns, 0.5, pytest.approx(1.0, abs=0.02))
+    assert shown(pair(told)) == (columns, 0.5, pytest.approx(1.0, abs=0.02))
     random = np.random.default_rng(0).integers(0, 2, twice.height)
     found = pair(twice.with_columns(click=pl.Series(random)))
     assert found is not None

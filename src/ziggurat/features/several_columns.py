@@ -35,15 +35,16 @@ FileSafe = Annotated[str, pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$"), pyd
 class _SeveralColumns(Config):
     name: FileSafe
     """The feature's name, as that of the others."""
+    columns: tuple[str, ...]
 
     @property
     def log_columns(self) -> tuple[str, ...]:
         """The columns of the log that it is made of."""
-        raise NotImplementedError
+        return self.columns
 
     @pydantic.model_validator(mode="after")
     def _different(self) -> Self:
-        twice = duplicates(self.log_columns)
+        twice = duplicates(self.columns)
         if twice:
             raise ValueError(f"columns: {twice[0]!r} is named twice")
         return self
@@ -55,10 +56,6 @@ class MissingTogetherFeature(_SeveralColumns):
     kind: Literal["missing_together"] = "missing_together"
     columns: tuple[str, ...] = pydantic.Field(min_length=2, max_length=16)
     """Raw columns of numbers."""
-
-    @property
-    def log_columns(self) -> tuple[str, ...]:
-        return self.columns
 
 
 class CrossedFeature(_SeveralColumns):
@@ -72,7 +69,3 @@ class CrossedFeature(_SeveralColumns):
     encoder: EncoderConfig | None = None
     """How the combinations are mapped to rows; a vocabulary by default. ``min_count`` leaves out rare ones, ``hash``
     bounds the table."""
-
-    @property
-    def log_columns(self) -> tuple[str, ...]:
-        return self.columns

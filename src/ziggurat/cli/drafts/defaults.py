@@ -8,6 +8,7 @@ reason. They were chosen by validation log-loss on the development half of the c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -48,9 +49,34 @@ _MOST_STEPS_UNEVALUATED = 5_000
 _MOST_EVALUATIONS = 8
 """Evaluations of the longest epochs: with a tenth of the rows for validation they cost less than the training does."""
 
-_Learned = Literal["little", "new pairs", "pairs"]
-"""What can be learned: little beyond each feature alone; beyond that, how ids go together, though not pair by pair;
-that of single pairs too."""
+
+@dataclass(frozen=True, slots=True)
+class Learnable:
+    """What the rows of a log can teach.
+
+    Attributes:
+        what: ``little`` beyond each feature alone; of ``new pairs``, how ids go together, but no single pair; of
+            ``pairs``, single ones too.
+        crossed: the two columns whose pairs get vectors of their own, if they recur and one row tells of the others.
+    """
+
+    what: Literal["little", "new pairs", "pairs"]
+    crossed: PairOfIds | None = None
+
+
+def learnable(found: Inference) -> Learnable:
+    """Returns what the rows of a log can teach."""
+    rows = _training_rows(found)
+    if rows < _FEWEST_ROWS_OF_NEW_PAIRS or not _has_many_cases(found, rows):
+        return Learnable("little")
+    pair = pair_of_ids(found)
+    new = pair is not None and pair.recurring < _NEW_PAIRS
+    if new and rows < _MANY_ROWS_OF_NEW_PAIRS and not _mostly_numbers(found):
+        return Learnable("new pairs")
+    if rows < MANY_ROWS:
+        return Learnable("little")
+    tells = pair is not None and not new and pair.tells >= _TELLING
+    return Learnable("pairs", pair if tells else None)
 
 
 def encoder(profile: ColumnProfile, shared: bool) -> str:
@@ -76,12 +102,12 @@ def transforms(profile: ColumnProfile) -> Iterator[str]:
     yield f"{{name: quantile, bins: {NUMERIC_BINS}, levels: even}}"
 
 
-def model_lines(found: Inference) -> Iterator[str]:
+def model_lines(found: Inference, learned: Learnable) -> Iterator[str]:
     """Yields the sections ``embeddings``, ``model``, ``optimizer`` and ``training``."""
     numbers = sum(feature.kind == "numeric" and not _has_buckets(feature.profile) for feature in found.features)
     probabilities = all(label.kind in {"binary", "soft"} for label in found.labels)
     batch, rows = _batch_rows(found), _training_rows(found)
-    what = _learned(found, rows)
+    what = learned.what
     rate = "0.02" if what == "little" else "0.05"
     yield "embeddings:"
     yield "  dim: 32" if what == "new pairs" or rows >= _WIDE_VECTORS_ROWS else "  dim: 16"
@@ -120,7 +146,7 @@ def model_lines(found: Inference) -> Iterator[str]:
         yield "  start_at_base_rate: true  # the first prediction is the share of positives, not 1/2"
 
 
-def _model(found: Inference, rows: int, what: _Learned) -> tuple[str, str, str]:
+def _model(found: Inference, rows: int, what: str) -> tuple[str, str, str]:
     """Returns the model's name, its settings and the reason for it."""
     used = [feature for feature in found.features if feature.kind]
     if what == "new pairs":
@@ -142,23 +168,6 @@ def _model(found: Inference, rows: int, what: _Learned) -> tuple[str, str, str]:
     if rows < MANY_ROWS:
         return "deepfm", "", f"fewer than {MANY_ROWS:,} training rows"
     return "deepfm", "", f"fewer than {_MANY_CASES:,} of them with the label's rarer value"
-
-
-def _learned(found: Inference, rows: int) -> _Learned:
-    """Returns what the rows can teach."""
-    if not _has_many_cases(found, rows):
-        return "little"
-    if _FEWEST_ROWS_OF_NEW_PAIRS <= rows < _MANY_ROWS_OF_NEW_PAIRS and not _mostly_numbers(found):
-        pair = pair_of_ids(found)
-        if pair is not None and pair.recurring < _NEW_PAIRS:
-            return "new pairs"
-    return "pairs" if rows >= MANY_ROWS else "little"
-
-
-def crossed(found: Inference) -> PairOfIds | None:
-    """Returns the two columns whose pairs get vectors of their own: they recur, and one row tells of the others."""
-    pair = pair_of_ids(found) if _learned(found, _training_rows(found)) == "pairs" else None
-    return pair if pair is not None and pair.recurring >= _NEW_PAIRS and pair.tells >= _TELLING else None
 
 
 def _mostly_numbers(found: Inference) -> bool:

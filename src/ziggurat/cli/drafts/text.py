@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from ziggurat.cli.drafts.defaults import crossed, encoder, model_lines, transforms
+from ziggurat.cli.drafts.defaults import encoder, learnable, model_lines, transforms
 from ziggurat.cli.drafts.files import listed_files
+from ziggurat.cli.drafts.recurrence import PairOfIds
 from ziggurat.core.errors import INVISIBLE
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ZERO_DATE
@@ -72,8 +73,9 @@ def _lines(found: Inference, name: str, folder: PurePath, schema: str | None) ->
         yield f"  # further columns of 0 and 1 that may be labels: {listed}{more}"
     yield f"  weight: null{_weight_hint(found)}"
     yield from _group_and_time(found)
-    yield from _features(found)
-    yield from model_lines(found)
+    learned = learnable(found)
+    yield from _features(found, learned.crossed)
+    yield from model_lines(found, learned)
     yield _slices(found)
 
 
@@ -238,7 +240,7 @@ def _clocks(found: Inference) -> str:
     )
 
 
-def _features(found: Inference) -> Iterator[str]:
+def _features(found: Inference, pair: PairOfIds | None) -> Iterator[str]:
     yield "features:  # leave out what is known only after the label: it would leak"
     owners = {feature.table for feature in found.features if feature.table}
     names = unique_names([feature.profile.name for feature in found.features])
@@ -255,13 +257,12 @@ def _features(found: Inference) -> Iterator[str]:
             yield f"  #   to attend to it from {target}, add: {pooling}"
     for column, reason in found.sample.left_out.items():
         yield f"  # - {{column: {scalar(column)}}}  # left out: {' '.join(reason.split())}"
-    yield from _crosses(found)
+    yield from _crosses(found, pair)
     yield from _time_features(found)
 
 
-def _crosses(found: Inference) -> Iterator[str]:
+def _crosses(found: Inference, pair: PairOfIds | None) -> Iterator[str]:
     """Yields the feature of pairs of ids that recur."""
-    pair = crossed(found)
     if pair is None:
         return
     name = feature_name("_x_".join(map(plain_name, pair.columns)))

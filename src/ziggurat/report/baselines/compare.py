@@ -80,7 +80,7 @@ def compare(
                 except DataError as error:
                     notes.append(f"No baselines for {row.task}: {error.problem}")
                     break
-                store.add(key, evaluate_baseline(result, task, data.test), _subsampling_notes(dataset, evaluated, data))
+                store.add(key, evaluate_baseline(result, task, data.test), _left_out_notes(dataset, evaluated, data))
             stored_row, stored_notes = store[key]
             rows.append(stored_row)
             notes.extend(note for note in stored_notes if note not in notes)
@@ -156,8 +156,8 @@ def _split(dataset: Dataset, name: Split, task: str, left_out: Collection[str]) 
     return _baseline_split(columns, dataset.schema, task, left_out)
 
 
-def _subsampling_notes(dataset: Dataset, evaluated: Split, data: BaselineData) -> list[str]:
-    """Returns a sentence for each split of which the baselines saw only some blocks, and one if they saw no crosses."""
+def _left_out_notes(dataset: Dataset, evaluated: Split, data: BaselineData) -> list[str]:
+    """Returns what the baselines did not see: a sentence for crosses, one for each split of which they saw a part."""
     pairs: dict[Split, BaselineSplit] = {"train": data.train, "validation": data.validation, evaluated: data.test}
     crossed = crossed_features(dataset)
     left_out = f"The baselines got the columns of {', '.join(map(repr, crossed))}, but not their combinations."
