@@ -26,6 +26,7 @@ from ziggurat.serving.artefact.manifest import MANIFEST_FILE, manifest_digest
 from ziggurat.serving.artefact.reference import Reference
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Record, Rows, Side
+from ziggurat.serving.model.plain_rows import PlainFeatures
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.serving.tables.residence import Residence
 from ziggurat.serving.versions.record import VersionRecord, version_word
@@ -85,7 +86,8 @@ class ServedModel:
     def __init__(self, scorer: Scorer, record: VersionRecord | None = None) -> None:
         self.scorer = scorer
         self.transform = scorer.transform
-        self._side = Side.of(self.transform)
+        plain = PlainFeatures(self.transform)
+        self._side = Side.of(self.transform, plain)
         self.raw_schema, self.columns = self._side.schema, self._side.columns
         source = scorer.manifest.source
         path = scorer.folder / MANIFEST_FILE
@@ -98,7 +100,7 @@ class ServedModel:
         for feature in self.transform.features:
             for column in feature.log_columns:
                 self._features_of.setdefault(column, []).append(feature.name)
-        divide = functools.partial(_divide, self.transform)  # no method: a version that is exchanged is freed at once
+        divide = functools.partial(_divide, self.transform, plain)  # no method: a version that is exchanged is freed at once
         self._divided = functools.lru_cache(_REMEMBERED)(divide)
 
     @classmethod
@@ -200,11 +202,11 @@ class ServedModel:
         return found
 
 
-def _divide(transform: Transform, given: frozenset[str]) -> tuple[Side | None, Side | None]:
+def _divide(transform: Transform, plain: PlainFeatures, given: frozenset[str]) -> tuple[Side | None, Side | None]:
     """Returns the features whose columns the context gives, and the others."""
     mine = [each.name for each in transform.features if given.issuperset(each.log_columns)]
     others = [each.name for each in transform.features if each.name not in mine]
-    return tuple(Side.of(transform.restricted(names)) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
+    return tuple(Side.of(transform.restricted(names), plain) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
 
 
 def _checked(given: GivenRows) -> GivenRows:
