@@ -100,7 +100,9 @@ class ServedModel:
         for feature in self.transform.features:
             for column in feature.log_columns:
                 self._features_of.setdefault(column, []).append(feature.name)
-        divide = functools.partial(_divide, self.transform, plain)  # no method: a version that is exchanged is freed at once
+        divide = functools.partial(
+            _divide, self.transform, plain
+        )  # no method: a version that is exchanged is freed at once
         self._divided = functools.lru_cache(_REMEMBERED)(divide)
 
     @classmethod
@@ -125,7 +127,7 @@ class ServedModel:
         Raises:
             HttpRefused: columns are missing.
         """
-        return [_checked(GivenRows(self._side, rows, "rows", plain))]
+        return [_checked(GivenRows.of(self._side, rows, "rows", plain=plain))]
 
     def rank_parts(self, context: Record, candidates: Sequence[Record], *, plain: bool = False) -> list[GivenRows]:
         """Returns what a request to rank consists of: what the context gives, and what the candidates give.
@@ -152,9 +154,9 @@ class ServedModel:
         of_context, of_candidates = self._divided(mine)
         parts: list[GivenRows] = []
         if of_context is not None:
-            parts.append(_checked(GivenRows(of_context, [context], "context", plain)))
+            parts.append(_checked(GivenRows.of(of_context, [context], "context", plain=plain)))
         if of_candidates is not None:
-            parts.append(_checked(GivenRows(of_candidates, candidates, "candidates", plain)))
+            parts.append(_checked(GivenRows.of(of_candidates, candidates, "candidates", plain=plain)))
         return parts
 
     def _shared(self, mine: frozenset[str], context: Record, candidate: Record) -> Record:
@@ -212,6 +214,8 @@ def _divide(transform: Transform, plain: PlainFeatures, given: frozenset[str]) -
 def _checked(given: GivenRows) -> GivenRows:
     """Refuses rows without all columns: a key that is misspelt must not be a missing value."""
     rows, side = given.rows, given.side
+    if given.is_complete:
+        return given
     if not isinstance(rows, Sequence):
         names: Container[str] = rows if isinstance(rows, Mapping) else rows.column_names
         missing = [name for name in side.columns if not is_given(name, names)]

@@ -18,7 +18,7 @@ from ziggurat.core.schema import RawColumn, RawSchema
 from ziggurat.data.readers.frame.columns import FAILURES
 from ziggurat.data.readers.rows_in_memory import to_arrow
 from ziggurat.features.transform import Transform
-from ziggurat.serving.model.plain_rows import PlainFeatures, PlainSide, Record
+from ziggurat.serving.model.plain_rows import PlainColumns, PlainFeatures, PlainSide, Record
 
 Rows = pa.Table | Sequence[Record] | Mapping[str, Any]
 """A table, a list of objects, or columns by name."""
@@ -72,19 +72,29 @@ class GivenRows:
         rows: the rows; one row if they are a context.
         place: the field of the request that holds them: ``rows``, ``context`` or ``candidates``.
         plain: whether each value of the rows is a string, number, truth value, None, or a list of those.
+        values: the values of the features that are encoded value by value; None if they are to be read as a table.
     """
 
     side: Side
     rows: Rows
     place: str
     plain: bool = False
+    values: PlainColumns | None = None
+
+    @classmethod
+    def of(cls, side: Side, rows: Rows, place: str, *, plain: bool) -> GivenRows:
+        """Returns rows; plain ones with their values, where the side's features are encoded value by value."""
+        by_value = plain and isinstance(rows, Sequence) and (side.plain.numbers or side.plain.ids)
+        return cls(side, rows, place, plain, side.plain.columns(rows) if by_value else None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is known that no column is missing."""
+        return self.values is not None and self.side.rest is None
 
     def by_value(self, most_ids: int) -> bool:
-        """Whether they are encoded value by value, with at most ``most_ids`` values in lists."""
-        side = self.side
-        if not self.plain or not (side.plain.numbers or side.plain.ids) or not isinstance(self.rows, Sequence):
-            return False
-        return side.plain.takes(self.rows, most_ids)
+        """Whether they can be encoded value by value, with at most ``most_ids`` values in lists."""
+        return self.values is not None and sum(map(sum, self.values.lengths.values())) <= most_ids
 
     def arrays(self) -> Arrays:
         """Returns the columns.

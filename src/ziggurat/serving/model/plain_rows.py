@@ -10,6 +10,7 @@ Shape legend: B rows, F dense features.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from ziggurat.features.config import BagFeature, CategoricalFeature, FeatureConf
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.transform import Transform
-from ziggurat.serving.model.remembered_ids import DROPPED, REFUSED, RememberedIds, Value
+from ziggurat.serving.model.remembered_ids import DROPPED, REFUSED, RememberedIds
 from ziggurat.serving.tables.inputs import Ids
 
 Record = Mapping[str, Any]
@@ -30,7 +31,7 @@ MOST_REMEMBERED = 1 << 17
 """Values whose ids are remembered, of all features of a model together; twice as many at times."""
 _EXACT = 2**53
 """Whole numbers below it are exact as floats."""
-_IDS = frozenset({str, type(None)}), frozenset({int, type(None)})
+_TEXTS = frozenset({str, type(None)})
 _NUMBERS = frozenset({float, int, type(None)})
 _WHOLE = frozenset({int, type(None)})
 
@@ -122,55 +123,79 @@ class PlainFeatures:
 
 
 @dataclass(frozen=True, slots=True)
+class PlainColumns:
+    """The values of rows by column, all of usual types, those of a column the same.
+
+    Attributes:
+        values: column -> its values; of a column of lists those of all rows, one after another.
+        lengths: column of lists -> how many values each row has.
+    """
+
+    values: dict[str, list[Any]]
+    lengths: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
 class PlainSide:
     """Features of the rows of one side of a request, each encoded value by value."""
 
     numbers: tuple[_Number, ...]
     ids: tuple[_IdsOf, ...]
 
-    def takes(self, rows: Sequence[Record], most_ids: int) -> bool:
-        """Whether all values of rows have the usual types, those of a column the same, and no row too many ids."""
-        for number in self.numbers:
-            if not number.types.issuperset({type(row[number.column]) for row in rows}):
-                return False
-        listed = 0
-        for feature in self.ids:
-            column = feature.column
-            if not feature.many:
-                kinds = {type(row[column]) for row in rows}
-            else:
-                kinds = set[type]()
-                for row in rows:
-                    values = row[column]
-                    if type(values) is not list:
-                        return False
-                    listed += len(values)
-                    kinds.update(map(type, values))
-            if not (kinds <= _IDS[0] or kinds <= _IDS[1]):
-                return False
-        return listed <= most_ids
+    def columns(self, rows: Sequence[Record]) -> PlainColumns | None:
+        """Returns the values of rows; None if a column is missing, or has values of an unusual type or of two."""
+        values: dict[str, list[Any]] = {}
+        lengths: dict[str, list[int]] = {}
+        try:
+            for number in self.numbers:
+                found = values[number.column] = [row[number.column] for row in rows]
+                if not number.types.issuperset(map(type, found)):
+                    return None
+            for feature in self.ids:
+                column = feature.column
+                found = [row[column] for row in rows]
+                if feature.many:
+                    if set(map(type, found)) != {list}:
+                        return None
+                    lengths[column] = list(map(len, found))
+                    found = list(itertools.chain.from_iterable(found))
+                values[column] = found
+                kinds = set(map(type, found))
+                if not (kinds <= _TEXTS or kinds <= _WHOLE):
+                    return None
+        except KeyError:
+            return None
+        return PlainColumns(values, lengths)
 
-    def encode(self, rows: Sequence[Record]) -> PlainlyEncoded | None:
-        """Returns the encoded rows, which :meth:`takes` has taken; None if a value is to be read as a table."""
+    def encode(self, given: Sequence[PlainColumns]) -> PlainlyEncoded | None:
+        """Returns the encoded rows of several requests; None if a value is to be read as a table."""
         numbers: dict[str, npt.NDArray[np.float32]] = {}
         ids: dict[str, Ids] = {}
         for number in self.numbers:
-            given = [row[number.column] for row in rows]
-            values = np.array(given, np.float64)
-            if not (np.abs(values) < _EXACT).all() and not all(map(_is_exact, given)):
+            values = _joined([each.values[number.column] for each in given])
+            floats = np.array(values, np.float64)
+            if not (np.abs(floats) < _EXACT).all() and not all(map(_is_exact, values)):
                 return None
-            found = number.chain.apply(values)
+            found = number.chain.apply(floats)
             if found.dtype == np.float32:
                 numbers[number.name] = found.astype(np.float32, copy=False)
             else:
                 ids[number.name] = Ids(found.astype(np.int64, copy=False), None)
         for feature in self.ids:
-            column = feature.column
-            found_ids = _lists(feature, [row[column] for row in rows]) if feature.many else _single(feature, rows)
-            if found_ids is None:
+            of_values = feature.ids.of(_joined([each.values[feature.column] for each in given]))
+            if REFUSED in of_values:
                 return None
-            ids[feature.name] = found_ids
+            if feature.many:
+                ids[feature.name] = _lists(
+                    feature, of_values, _joined([each.lengths[feature.column] for each in given])
+                )
+            else:
+                ids[feature.name] = Ids(np.array(of_values, np.int64), None)
         return PlainlyEncoded(numbers, ids)
+
+
+def _joined(parts: Sequence[list[Any]]) -> list[Any]:
+    return parts[0] if len(parts) == 1 else list(itertools.chain.from_iterable(parts))
 
 
 def _has_one_id(feature: FeatureConfig) -> bool:
@@ -190,30 +215,21 @@ def _is_exact(value: float | None) -> bool:
     return value is None or (isinstance(value, float) and np.isfinite(value)) or abs(value) < _EXACT
 
 
-def _single(feature: _IdsOf, rows: Sequence[Record]) -> Ids | None:
-    column = feature.column
-    found = feature.ids.of([row[column] for row in rows])
-    return None if REFUSED in found else Ids(np.array(found, np.int64), None)
-
-
-def _lists(feature: _IdsOf, lists: Sequence[Sequence[Value]]) -> Ids | None:
+def _lists(feature: _IdsOf, found: list[int], lengths: list[int]) -> Ids:
     """Returns the ids of lists; missing values are left out before a list is cut."""
-    found = feature.ids.of([value for values in lists for value in values])
-    if REFUSED in found:
-        return None
-    lengths = list(map(len, lists))
     first, last = feature.first, feature.last
     if DROPPED in found or (first is not None and max(lengths) > first) or (last is not None and max(lengths) > last):
         kept: list[int] = []
+        cut: list[int] = []
         start = 0
-        for row, length in enumerate(lengths):
+        for length in lengths:
             ids = [each for each in found[start : start + length] if each != DROPPED]
             start += length
             ids = ids if first is None else ids[:first]
             ids = ids if last is None else ids[-last:]
             kept += ids
-            lengths[row] = len(ids)
-        found = kept
+            cut.append(len(ids))
+        found, lengths = kept, cut
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return Ids(np.array(found, np.int64), offsets)

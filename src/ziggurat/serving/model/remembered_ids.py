@@ -1,7 +1,7 @@
 """The ids of values that a transform has encoded before.
 
-An id feature gives each value an id by itself, whatever else a row or a batch holds. So the transform, which costs about
-the same for one value as for a hundred, is asked once for each value, and what it said is remembered within bounds. No
+An id feature gives each value an id by itself, whatever else a row or a batch holds. So the transform, which takes
+about as long for one value as for a hundred, is asked once for each value, and what it said is remembered within bounds. No
 second implementation of an encoder exists that could differ.
 """
 
@@ -28,7 +28,7 @@ LONGEST = 256
 class RememberedIds:
     """The ids of the values of one feature.
 
-    Two dictionaries hold them: when the first is full it becomes the second, so that at most twice ``most`` are held and
+    Two dictionaries hold them: when the first is full it becomes the second. So at most twice ``most`` are held, and
     those that are in use stay.
 
     Args:

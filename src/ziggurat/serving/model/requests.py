@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.serving.artefact.manifest import Manifest
-from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Record
+from ziggurat.serving.model.given_rows import GivenRows, JoinedRows
 from ziggurat.serving.model.scorer import Floats, Scorer
 from ziggurat.serving.tables.inputs import Ids, Inputs, ids_of
 
@@ -101,7 +100,7 @@ def encode_by_value(
     ids: dict[str, Ids] = {} if rest is None else dict(rest.ids)
     shared = set[str]() if rest is None else set(rest.shared)
     for given in parts:
-        found = given[0].side.plain.encode([row for each in given for row in cast("Sequence[Record]", each.rows)])
+        found = given[0].side.plain.encode([each.values for each in given if each.values is not None])
         if found is None:
             return None
         is_context = given[0].place == "context"
