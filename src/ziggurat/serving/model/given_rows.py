@@ -84,8 +84,10 @@ class GivenRows:
     @classmethod
     def of(cls, side: Side, rows: Rows, place: str, *, plain: bool) -> GivenRows:
         """Returns rows; plain ones with their values, where the side's features are encoded value by value."""
-        by_value = plain and isinstance(rows, Sequence) and (side.plain.numbers or side.plain.ids)
-        return cls(side, rows, place, plain, side.plain.columns(rows) if by_value else None)
+        values = None
+        if plain and isinstance(rows, Sequence) and (side.plain.numbers or side.plain.ids):
+            values = side.plain.columns(cast("Sequence[Record]", rows))
+        return cls(side, rows, place, plain, values)
 
     @property
     def is_complete(self) -> bool:
@@ -93,8 +95,11 @@ class GivenRows:
         return self.values is not None and self.side.rest is None
 
     def by_value(self, most_ids: int) -> bool:
-        """Whether they can be encoded value by value, with at most ``most_ids`` values in lists."""
-        return self.values is not None and sum(map(sum, self.values.lengths.values())) <= most_ids
+        """Whether they can be encoded value by value, with at most ``most_ids`` values in the lists of a row."""
+        if self.values is None:
+            return False
+        lengths = self.values.lengths.values()
+        return sum(map(sum, lengths)) <= most_ids or max(map(sum, zip(*lengths, strict=True))) <= most_ids
 
     def arrays(self) -> Arrays:
         """Returns the columns.

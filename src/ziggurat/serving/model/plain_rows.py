@@ -23,7 +23,7 @@ from ziggurat.features.config import BagFeature, CategoricalFeature, FeatureConf
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.transform import Transform
-from ziggurat.serving.model.remembered_ids import DROPPED, REFUSED, RememberedIds
+from ziggurat.serving.model.remembered_ids import DROPPED, REFUSED, IdFeature, RememberedIds
 from ziggurat.serving.tables.inputs import Ids
 
 Record = Mapping[str, Any]
@@ -96,17 +96,19 @@ class PlainFeatures:
         types = {column.name: column.type for column in schema.columns if column.vector is None}
         codes = {name: table.encoder.codes for name, table in resolve_tables(transform.features).items()}
         self._numbers: dict[str, _Number] = {}
-        of_ids: list[CategoricalFeature | BagFeature | SequenceFeature] = []
+        of_ids: list[IdFeature] = []
         for feature in transform.features:
-            kind, column = type(feature), feature.source_column
+            if not isinstance(feature, NumericFeature | IdFeature):
+                continue
+            column = feature.source_column
             if column not in types or "." in column:
                 continue
-            if kind is NumericFeature and feature.name in transform.chains:
+            if not isinstance(feature, NumericFeature):
+                if codes[feature.table_name] == 1:
+                    of_ids.append(feature)
+            elif feature.name in transform.chains and types[column] in (ValueType.INTEGER, ValueType.FLOAT):
                 taken = _WHOLE if types[column] is ValueType.INTEGER else _NUMBERS
-                if types[column] in (ValueType.INTEGER, ValueType.FLOAT):
-                    self._numbers[feature.name] = _Number(feature.name, column, transform.chains[feature.name], taken)
-            elif _has_one_id(feature) and codes[feature.table_name] == 1:
-                of_ids.append(feature)
+                self._numbers[feature.name] = _Number(feature.name, column, transform.chains[feature.name], taken)
         most = max(1, MOST_REMEMBERED // max(1, len(of_ids)))
         self._ids = {each.name: _ids_of(transform, each, most) for each in of_ids}
 
@@ -198,11 +200,7 @@ def _joined(parts: Sequence[list[Any]]) -> list[Any]:
     return parts[0] if len(parts) == 1 else list(itertools.chain.from_iterable(parts))
 
 
-def _has_one_id(feature: FeatureConfig) -> bool:
-    return type(feature) in (CategoricalFeature, BagFeature, SequenceFeature)
-
-
-def _ids_of(transform: Transform, feature: CategoricalFeature | BagFeature | SequenceFeature, most: int) -> _IdsOf:
+def _ids_of(transform: Transform, feature: IdFeature, most: int) -> _IdsOf:
     first = feature.max_length if isinstance(feature, BagFeature) else None
     last = feature.last if isinstance(feature, SequenceFeature) else None
     remembered = RememberedIds(transform, feature, most)

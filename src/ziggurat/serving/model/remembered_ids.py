@@ -1,8 +1,8 @@
 """The ids of values that a transform has encoded before.
 
 An id feature gives each value an id by itself, whatever else a row or a batch holds. So the transform, which takes
-about as long for one value as for a hundred, is asked once for each value, and what it said is remembered within bounds. No
-second implementation of an encoder exists that could differ.
+about as long for one value as for a hundred, is asked once for each value, and what it said is remembered within
+bounds. No second implementation of an encoder exists that could differ.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ class RememberedIds:
         self._new: dict[Value, int] = {}
         self._old: dict[Value, int] = {}
 
+    def __len__(self) -> int:
+        """Returns how many values are remembered; one that is in both dictionaries counts twice."""
+        return len(self._new) + len(self._old)
+
     def of(self, values: Sequence[Value]) -> list[int]:
         """Returns the id of each value, :data:`DROPPED` or :data:`REFUSED`."""
         known = self._new
@@ -66,13 +70,13 @@ class RememberedIds:
                 unknown.append(value)
         remembered = dict(found)
         for kind in (int, str, type(None)):
-            remembered |= self._learn([value for value in unknown if isinstance(value, kind)])
+            remembered |= self._learn([value for value in unknown if type(value) is kind])
         for value, known in remembered.items():
             self._remember(value, known)
         return [remembered.get(value, REFUSED) for value in values]
 
     def _learn(self, values: list[Value]) -> dict[Value, int]:
-        """Returns what the transform makes of values of one type; nothing if it takes none of them."""
+        """Returns what the transform makes of values of one type; nothing of those with which it fails."""
         if not values:
             return {}
         (column,) = self._schema.names
@@ -81,7 +85,10 @@ class RememberedIds:
             block = read_table(pa.table({column: array}), self._schema)
             encoded = self._transform.apply(block, labelled=False)
         except (*FAILURES, OverflowError, ZigguratError):
-            return {}  # the whole request is read again as a table, which names what is wrong
+            if len(values) == 1:
+                return {}  # the whole request is read as a table, which names what is wrong
+            middle = len(values) // 2
+            return self._learn(values[:middle]) | self._learn(values[middle:])
         found = dict.fromkeys(values, REFUSED)
         places = (block.lines[encoded.kept_rows] - 1).tolist()
         for place, ids in zip(places, encoded.batch.column(self.feature.name).to_pylist(), strict=True):
