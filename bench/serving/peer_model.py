@@ -41,7 +41,7 @@ CONTEXT = ("user_id", "age", "device", "hour", "last_items")
 """The columns of a context to rank for; candidates have the others."""
 _UNSEEN = {"integer": 2**40, "text": "\x00 not in the log"}
 _MOST_ROWS, _MOST_IDS = 1 << 16, 1 << 10
-_SAMPLE = 2_000
+_SAMPLE = 20_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ CANDIDATES = {1: 0.020, 100: 0.030, 1000: 0.100}
 """Candidates of a request -> the bound of the 99th percentile, seconds."""
 PROGRAM = 800 * 2**20
 """Bytes of memory for a server's program beside its tables."""
-ROUNDS, PROBE_S, QUICK_PROBE_S = 3, 8.0, 0.5
+ROUNDS, PROBE_S, QUICK_PROBE_S = 2, 5.0, 0.5
 _FIRST_RATE = {1: 200.0, 100: 100.0, 1000: 25.0}
 _STEPS = 4
 """Halvings of the interval that holds the rate."""

@@ -6,6 +6,8 @@ in a folder that they share, so that any of them adds all up.
 
 from __future__ import annotations
 
+import bisect
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +25,9 @@ SLOTS = 60
 WINDOW_S = SLOT_S * SLOTS
 LEAST_SCORES = 500
 """Fewer scores show no index: of so many rows it is near 0.02 without any drift."""
+
+_FEW = 16
+"""Scores that are counted one by one."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -81,7 +86,7 @@ class Window:
         self._bins = {} if reference is None else reference.scores
         self._expected = {} if reference is None else reference.unknown_ids
         self._features, self._clock = features, clock
-        self._edges = {label: np.asarray(bins.edges, np.float64) for label, bins in self._bins.items()}
+        self._edges = {label: list(bins.edges) for label, bins in self._bins.items()}
         width = 1 + sum(len(bins.counts) for bins in self._bins.values()) + 2 * len(features)
         self._shape = (SLOTS, width)
         self._folder, self._name = folder, f"window-{version}-{width}"
@@ -102,8 +107,13 @@ class Window:
         at = 1
         for label, edges in self._edges.items():
             scores = outputs[label]
-            found = np.searchsorted(edges, scores[np.isfinite(scores)].astype(np.float64), side="right")
-            slot[at : at + len(edges) + 1] += np.bincount(found, minlength=len(edges) + 1)
+            if len(scores) <= _FEW:  # numpy's search gives other threads the interpreter, for which it may wait long
+                for score in scores.tolist():
+                    if math.isfinite(score):
+                        slot[at + bisect.bisect_right(edges, score)] += 1
+            else:
+                found = np.searchsorted(edges, scores[np.isfinite(scores)].astype(np.float64), side="right")
+                slot[at : at + len(edges) + 1] += np.bincount(found, minlength=len(edges) + 1)
             at += len(edges) + 1
         for feature in self._features:
             counts = ids.get(feature)

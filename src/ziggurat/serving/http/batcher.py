@@ -10,6 +10,7 @@ Shape legend: B rows, C columns of all labels.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -192,10 +193,9 @@ class Batcher:
                     self._predict_or_refuse([job])
                 return
             problem = f"rows of the table {error.table!r} that this request needs cannot be read"
-            _settle(jobs[0], HttpRefused(503, "table_unreadable", problem, "check the disk", retry_after_s=5))
+            _settle({jobs[0]: HttpRefused(503, "table_unreadable", problem, "check the disk", retry_after_s=5)})
         except Exception as error:  # noqa: BLE001 - each request gets it, and the thread goes on
-            for job in jobs:
-                _settle(job, error)
+            _settle(dict.fromkeys(jobs, error))
 
     def _take(self) -> list[_Job]:
         """Waits for requests, and returns those of the next batch; none if there will be no more."""
@@ -229,6 +229,7 @@ class Batcher:
         model = self._model
         began = time.monotonic()
         given: dict[int, list[GivenRows]] = {}
+        refused: dict[_Job, Answer | Exception] = {}
         for number, job in enumerate(jobs):
             if job.answer.cancelled():
                 continue
@@ -237,10 +238,10 @@ class Batcher:
                     raise overloaded("the time in which this request must be answered passed while it waited", 0.0)
                 given[number] = job.make(model)
             except Exception as error:  # noqa: BLE001 - it is this request's alone
-                _settle(job, error)
+                refused[job] = error
         batch = encode_batch(model, given, {number: jobs[number].rows for number in given}, self._limits)
-        for number, error in batch.refused.items():
-            _settle(jobs[number], error)
+        refused |= {jobs[number]: error for number, error in batch.refused.items()}
+        _settle(refused)
         ready = [jobs[number] for number in batch.order]
         if not ready:
             return
@@ -252,12 +253,14 @@ class Batcher:
         rows = len(columns_BC)
         self._row_s += (_SMOOTHING if self._row_s else 1.0) * ((end - began) / rows - self._row_s)
         at = 0
+        answers: dict[_Job, Answer | Exception] = {}
         for job in ready:
             mine = {name: values[at : at + job.rows] for name, values in outputs.items()}
             at += job.rows
             fault = _not_finite(mine, job.is_rank)
             answer = Answer(mine, model.version, rows, began - job.arrived, start - began, end - start)
-            _settle(job, fault or answer)
+            answers[job] = fault or answer
+        _settle(answers)
         self._observe(BatchFigures(rows, len(ready), batch.encoded, outputs, model, start - began, end - start))
 
 
@@ -279,20 +282,23 @@ def _not_finite(outputs: Mapping[str, Floats], is_rank: bool) -> HttpRefused | N
     return None
 
 
-def _settle(job: _Job, result: Answer | Exception) -> None:
-    """Hands the answer or the error to the event loop."""
-    if isinstance(result, ZigguratError):
-        result = HttpRefused(422, "invalid_rows", result.problem, result.hint)
+def _settle(results: Mapping[_Job, Answer | Exception]) -> None:
+    """Hands answers and errors to the event loop, which is woken once for all of them."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Answer | Exception]]] = {}
+    for job, result in results.items():
+        by_loop.setdefault(job.answer.get_loop(), []).append((job, result))
+    for loop, settled in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(_set_results, settled)
 
-    def settle() -> None:
+
+def _set_results(settled: Sequence[tuple[_Job, Answer | Exception]]) -> None:
+    for job, result in settled:
         if job.answer.done():
-            return
+            continue
         if isinstance(result, Answer):
             job.answer.set_result(result)
+        elif isinstance(result, ZigguratError):
+            job.answer.set_exception(HttpRefused(422, "invalid_rows", result.problem, result.hint))
         else:
             job.answer.set_exception(result)
-
-    try:
-        job.answer.get_loop().call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is closed: nobody waits
-        return

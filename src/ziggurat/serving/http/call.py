@@ -80,7 +80,7 @@ def deadline_of(request: Request, of_body: float | None) -> float | None:
     Raises:
         HttpRefused: the header is no number.
     """
-    text = request.headers.get(DEADLINE)
+    text = header(request, DEADLINE)
     if text is None:
         return of_body
     try:
@@ -91,6 +91,12 @@ def deadline_of(request: Request, of_body: float | None) -> float | None:
         problem = f"the header {DEADLINE} is no number of milliseconds above 0"
         raise HttpRefused(400, "invalid_deadline", problem)
     return value
+
+
+def header(request: Request, name: str) -> str | None:
+    """Returns a header of a request by its lower-case name, the first of several; None if it has none."""
+    wanted = name.encode()
+    return next((value.decode("latin-1") for key, value in request.scope["headers"] if key == wanted), None)
 
 
 def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

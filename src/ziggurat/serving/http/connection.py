@@ -12,6 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ziggurat.serving.http.gate import COMPLETE
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 
@@ -98,6 +99,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        self.scope[COMPLETE] = True  # pyright: ignore[reportGeneralTypeIssues] - a key of our own
         self._in_head = self._was_used = True
         self._since = time.monotonic()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
 from collections.abc import Sequence
@@ -111,15 +112,21 @@ class Doors:
         """Refuses requests that a page of another site makes a browser send to a name of its own for this address."""
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
         for value in hosts:
-            name = value.rpartition(":")[0] if not value.endswith("]") and ":" in value else value
-            name = name.strip("[]").lower()
-            if name not in {"localhost", self.host.lower()} and not name.endswith(".localhost") and not _is_local(name):
+            if not _is_this_machine(value, self.host):
                 raise HttpRefused(
                     403,
                     "foreign_host",
                     "the header Host names another host than this machine",
                     "call http://localhost or http://127.0.0.1",
                 )
+
+
+@functools.lru_cache(256)
+def _is_this_machine(value: str, host: str) -> bool:
+    """Whether a header Host names this machine, which is served as ``host``."""
+    name = value.rpartition(":")[0] if not value.endswith("]") and ":" in value else value
+    name = name.strip("[]").lower()
+    return name in {"localhost", host.lower()} or name.endswith(".localhost") or _is_local(name)
 
 
 def _is_local(name: str) -> bool:

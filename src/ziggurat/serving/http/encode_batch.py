@@ -1,9 +1,13 @@
-"""Encodes the rows of the requests of a batch: together where they can be, and each alone where one is at fault."""
+"""Encodes the rows of the requests of a batch: together where they can be, and each alone where one is at fault.
+
+Rows of JSON are encoded value by value; those that cannot be, and all others, as a table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +19,7 @@ from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.served_model import ServedModel, of_data_error
 from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Kinds
-from ziggurat.serving.model.requests import EncodedRequests, encode_rows
+from ziggurat.serving.model.requests import EncodedRequests, encode_by_value, encode_rows
 
 Request = Sequence[GivenRows]
 
@@ -48,7 +52,16 @@ def encode_batch(
     """
     found = EncodedBatch([], [], {})
     rows: dict[int, list[JoinedRows]] = {}
+    by_value: dict[tuple[tuple[int, str], ...], list[int]] = {}
     for number, request in requests.items():
+        if all(part.by_value(limits.ids_per_row) for part in request):
+            by_value.setdefault(tuple((id(part.side), part.place) for part in request), []).append(number)
+    left = set(requests)
+    for group in by_value.values():
+        left.difference_update(_encode_by_value(model, group, requests, sizes, limits, found))
+    for number, request in requests.items():
+        if number not in left:
+            continue
         try:
             rows[number] = [_joined(each) for each in request]
         except HttpRefused as error:
@@ -56,6 +69,52 @@ def encode_batch(
     for group in _groups(rows):
         _encode(model, group, rows, sizes, limits, found)
     return found
+
+
+def _encode_by_value(
+    model: ServedModel,
+    group: list[int],
+    requests: Mapping[int, Request],
+    sizes: Mapping[int, int],
+    limits: ServingLimits,
+    found: EncodedBatch,
+) -> list[int]:
+    """Encodes the rows of requests of one kind value by value; returns the requests for which that could be done."""
+    parts = list(zip(*(requests[number] for number in group), strict=True))
+    rows = [sizes[number] for number in group]
+    rest = _rest(model, parts, rows, limits)
+    encoded = None if rest is False else encode_by_value(model.scorer.manifest, parts, rows, rest)
+    if encoded is not None:
+        found.encoded.append(encoded)
+        found.order += group
+        return group
+    if len(group) == 1:
+        return []
+    middle = len(group) // 2
+    halves = (group[:middle], group[middle:])
+    return [number for half in halves for number in _encode_by_value(model, half, requests, sizes, limits, found)]
+
+
+def _rest(
+    model: ServedModel, parts: Sequence[Request], sizes: Sequence[int], limits: ServingLimits
+) -> EncodedRequests | Literal[False] | None:
+    """Encodes the features that need a table; None if there are none, False if a value is at fault."""
+    sides = [
+        [GivenRows(side, each.rows, each.place, plain=True) for each in given]
+        for given in parts
+        if (side := given[0].side.rest) is not None
+    ]
+    if not sides:
+        return None
+    try:
+        joined = [JoinedRows.of_all(given) for given in sides]
+        read = [(rows, _read(rows, limits)) for rows in joined if rows is not None]
+        if len(read) < len(sides):
+            return False
+        encoded = encode_rows(model.scorer.manifest, read, sizes)
+    except (HttpRefused, ZigguratError):
+        return False  # the requests are read as tables, which names the value
+    return encoded if isinstance(encoded, EncodedRequests) else False
 
 
 def _joined(given: GivenRows) -> JoinedRows:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,6 +22,8 @@ from ziggurat.serving.http.refusals import HttpRefused, overloaded
 
 CALL = "ziggurat.call"
 """The key of the scope under which the application finds the :class:`GateCall`."""
+COMPLETE = "ziggurat.complete"
+"""The key of the scope that is true once the whole body has arrived, so that nobody need wait for it."""
 Direct = Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]]
 """(Method, path) -> what answers it."""
 _LINGER_S = 1.0
@@ -81,7 +83,7 @@ class Gate:
             return
         call = GateCall(time.monotonic())
         scope[CALL] = call
-        request_id = uuid.uuid4().hex
+        request_id = f"{random.getrandbits(128):032x}"
         status, sent, started = 0, 0, False
 
         async def counted(message: Message) -> None:
@@ -95,9 +97,8 @@ class Gate:
         try:
             try:
                 call.client = self._doors.admit(scope["path"], scope["headers"])
-                async with contextlib.AsyncExitStack() as stack:
-                    held = self._hold(_content_length(scope))
-                    stack.callback(self._release, held)
+                held = self._hold(_content_length(scope))
+                try:
                     call.body = await self._body(scope, receive)
                     call.stages["receive"] = time.monotonic() - call.began
                     answer = self._direct.get((scope["method"], scope["path"]))
@@ -106,6 +107,8 @@ class Gate:
                     else:
                         response = await answer(Request(scope))
                         await response(scope, receive, counted)
+                finally:
+                    self._held_bytes -= held
             except HttpRefused as refused:
                 call.code = refused.code
                 if not started:
@@ -124,20 +127,25 @@ class Gate:
             if call.code:
                 self._metrics.refused(call.code)
             self._metrics.answered(call.endpoint, status, seconds, call.stages)
-            self._log.request(
-                id=request_id,
-                client=call.client,
-                peer=(scope.get("client") or ("-",))[0],
-                method=scope["method"] if scope["method"] in {"GET", "POST", "HEAD"} else "other",
-                endpoint=call.endpoint,
-                status=status,
-                code=call.code or None,
-                rows=call.rows,
-                bytes_in=len(call.body),
-                bytes_out=sent,
-                ms=round(1e3 * seconds, 3),
-                stages_ms={name: round(1e3 * took, 3) for name, took in call.stages.items()},
-            )
+            if self._log.is_on:
+                self._note(scope, call, request_id, status, sent, seconds)
+
+    def _note(self, scope: Scope, call: GateCall, request_id: str, status: int, sent: int, seconds: float) -> None:
+        """Logs a request."""
+        self._log.request(
+            id=request_id,
+            client=call.client,
+            peer=(scope.get("client") or ("-",))[0],
+            method=scope["method"] if scope["method"] in {"GET", "POST", "HEAD"} else "other",
+            endpoint=call.endpoint,
+            status=status,
+            code=call.code or None,
+            rows=call.rows,
+            bytes_in=len(call.body),
+            bytes_out=sent,
+            ms=round(1e3 * seconds, 3),
+            stages_ms={name: round(1e3 * took, 3) for name, took in call.stages.items()},
+        )
 
     def _hold(self, announced: int | None) -> int:
         """Reserves room for a body.
@@ -152,9 +160,6 @@ class Gate:
             raise overloaded(f"the bodies of other requests hold {self._held_bytes:,} bytes", 1.0)
         self._held_bytes += size
         return size
-
-    def _release(self, held: int) -> None:
-        self._held_bytes -= held
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """Receives the body.
@@ -174,7 +179,7 @@ class Gate:
         parts: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(self._limits.body_s):
+            async with contextlib.nullcontext() if scope.get(COMPLETE) else asyncio.timeout(self._limits.body_s):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -24,6 +25,7 @@ from ziggurat.serving.http.batcher import BatchFigures
 from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.http.table_metrics import TableMetrics
 
+M = TypeVar("M", Counter, Histogram)
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -108,6 +110,7 @@ class Metrics:
         self._served: tuple[str, ...] = ()
         self._drift: _Drift | None = None
         self._also: list[Collector] = []
+        self._of_labels: dict[tuple[Any, ...], Counter | Histogram] = {}
         self.serve(model)
 
     def also(self, collector: Collector) -> None:
@@ -133,10 +136,18 @@ class Metrics:
 
     def answered(self, endpoint: str, status: int, seconds: float, stages: dict[str, float]) -> None:
         """Notes an answer."""
-        self._requests.labels(endpoint, str(status)).inc()
-        self._latency.labels(endpoint).observe(seconds)
+        self._labelled(self._requests, endpoint, str(status)).inc()
+        self._labelled(self._latency, endpoint).observe(seconds)
         for stage, took in stages.items():
-            self._stages.labels(endpoint, stage).observe(took)
+            self._labelled(self._stages, endpoint, stage).observe(took)
+
+    def _labelled(self, metric: M, *labels: str) -> M:
+        """Returns a metric of some labels, which the client library looks up slowly."""
+        key = id(metric), *labels
+        found = self._of_labels.get(key)
+        if found is None:
+            found = self._of_labels[key] = metric.labels(*labels)
+        return cast("Any", found)
 
     def refused(self, code: str) -> None:
         """Notes a refusal."""
@@ -153,8 +164,8 @@ class Metrics:
             return  # the batch began before the model was exchanged
         ids = _ids(figures, drift.unknown_rows)
         for feature, counts in ids.items():
-            self._ids.labels(feature).inc(counts.ids)
-            self._unknown.labels(feature).inc(counts.unknown)
+            self._labelled(self._ids, feature).inc(counts.ids)
+            self._labelled(self._unknown, feature).inc(counts.unknown)
         drift.window.add(figures.outputs, ids)
 
     def queue(self, rows: int) -> None:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from ziggurat.core.errors import nearest, shorten
 from ziggurat.serving.http.arrow_body import ARROW_STREAM, read_stream, write_stream
 from ziggurat.serving.http.batcher import Answer
-from ziggurat.serving.http.call import Service, call_of, deadline_of, json_response
+from ziggurat.serving.http.call import Service, call_of, deadline_of, header, json_response
 from ziggurat.serving.http.gate import Direct
 from ziggurat.serving.http.json_body import predict_body, rank_body
 from ziggurat.serving.http.refusals import HttpRefused
@@ -25,7 +25,7 @@ def predict_routes(service: Service) -> tuple[APIRouter, Direct]:
 
     async def predict(request: Request) -> Response:
         call = call_of(request, "/v1/predict")
-        kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        kind = (header(request, "content-type") or "application/json").partition(";")[0].strip().lower()
         rows: Any
         if kind == ARROW_STREAM:
             rows, deadline_ms, plain = read_stream(call.body, service.limits), None, False
@@ -42,14 +42,14 @@ def predict_routes(service: Service) -> tuple[APIRouter, Direct]:
             )
         deadline = deadline_of(request, deadline_ms)
         answer = await service.predict(call, lambda model: model.predict_parts(rows, plain=plain), count, deadline)
-        if ARROW_STREAM in request.headers.get("accept", ""):
+        if ARROW_STREAM in (header(request, "accept") or ""):
             metadata = {name: str(value) for name, value in answer.version.to_json().items()}
             return Response(write_stream(answer.outputs, metadata), media_type=ARROW_STREAM)
         return json_response(_predicted(answer))
 
     async def rank(request: Request) -> Response:
         call = call_of(request, "/v1/rank")
-        kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        kind = (header(request, "content-type") or "application/json").partition(";")[0].strip().lower()
         if kind not in {"application/json", ""}:
             raise HttpRefused(415, "content_type", f"the Content-Type is {shorten(kind)}", "send application/json")
         body = rank_body(call.body, service.limits)

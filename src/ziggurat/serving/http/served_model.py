@@ -26,6 +26,7 @@ from ziggurat.serving.artefact.manifest import MANIFEST_FILE, manifest_digest
 from ziggurat.serving.artefact.reference import Reference
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Record, Rows, Side
+from ziggurat.serving.model.plain_rows import PlainFeatures
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.serving.tables.residence import Residence
 from ziggurat.serving.versions.record import VersionRecord, version_word
@@ -85,7 +86,8 @@ class ServedModel:
     def __init__(self, scorer: Scorer, record: VersionRecord | None = None) -> None:
         self.scorer = scorer
         self.transform = scorer.transform
-        self._side = Side.of(self.transform)
+        plain = PlainFeatures(self.transform)
+        self._side = Side.of(self.transform, plain)
         self.raw_schema, self.columns = self._side.schema, self._side.columns
         source = scorer.manifest.source
         path = scorer.folder / MANIFEST_FILE
@@ -98,7 +100,9 @@ class ServedModel:
         for feature in self.transform.features:
             for column in feature.log_columns:
                 self._features_of.setdefault(column, []).append(feature.name)
-        divide = functools.partial(_divide, self.transform)  # no method: a version that is exchanged is freed at once
+        divide = functools.partial(
+            _divide, self.transform, plain
+        )  # no method: a version that is exchanged is freed at once
         self._divided = functools.lru_cache(_REMEMBERED)(divide)
 
     @classmethod
@@ -123,7 +127,7 @@ class ServedModel:
         Raises:
             HttpRefused: columns are missing.
         """
-        return [_checked(GivenRows(self._side, rows, "rows", plain))]
+        return [_checked(GivenRows.of(self._side, rows, "rows", plain=plain))]
 
     def rank_parts(self, context: Record, candidates: Sequence[Record], *, plain: bool = False) -> list[GivenRows]:
         """Returns what a request to rank consists of: what the context gives, and what the candidates give.
@@ -150,9 +154,9 @@ class ServedModel:
         of_context, of_candidates = self._divided(mine)
         parts: list[GivenRows] = []
         if of_context is not None:
-            parts.append(_checked(GivenRows(of_context, [context], "context", plain)))
+            parts.append(_checked(GivenRows.of(of_context, [context], "context", plain=plain)))
         if of_candidates is not None:
-            parts.append(_checked(GivenRows(of_candidates, candidates, "candidates", plain)))
+            parts.append(_checked(GivenRows.of(of_candidates, candidates, "candidates", plain=plain)))
         return parts
 
     def _shared(self, mine: frozenset[str], context: Record, candidate: Record) -> Record:
@@ -200,16 +204,18 @@ class ServedModel:
         return found
 
 
-def _divide(transform: Transform, given: frozenset[str]) -> tuple[Side | None, Side | None]:
+def _divide(transform: Transform, plain: PlainFeatures, given: frozenset[str]) -> tuple[Side | None, Side | None]:
     """Returns the features whose columns the context gives, and the others."""
     mine = [each.name for each in transform.features if given.issuperset(each.log_columns)]
     others = [each.name for each in transform.features if each.name not in mine]
-    return tuple(Side.of(transform.restricted(names)) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
+    return tuple(Side.of(transform.restricted(names), plain) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
 
 
 def _checked(given: GivenRows) -> GivenRows:
     """Refuses rows without all columns: a key that is misspelt must not be a missing value."""
     rows, side = given.rows, given.side
+    if given.is_complete:
+        return given
     if not isinstance(rows, Sequence):
         names: Container[str] = rows if isinstance(rows, Mapping) else rows.column_names
         missing = [name for name in side.columns if not is_given(name, names)]

@@ -18,8 +18,8 @@ from ziggurat.core.schema import RawColumn, RawSchema
 from ziggurat.data.readers.frame.columns import FAILURES
 from ziggurat.data.readers.rows_in_memory import to_arrow
 from ziggurat.features.transform import Transform
+from ziggurat.serving.model.plain_rows import PlainColumns, PlainFeatures, PlainSide, Record
 
-Record = Mapping[str, Any]
 Rows = pa.Table | Sequence[Record] | Mapping[str, Any]
 """A table, a list of objects, or columns by name."""
 Arrays = dict[str, pa.Array]
@@ -36,6 +36,8 @@ class Side:
         columns: the first name of each -> one of the columns that are read from it.
         names: the names of columns that are no path into another.
         paths: the others.
+        plain: those of the features that are encoded value by value where values have the usual types.
+        rest: the other features; None if there are none.
     """
 
     transform: Transform
@@ -43,16 +45,22 @@ class Side:
     columns: dict[str, RawColumn]
     names: frozenset[str]
     paths: tuple[str, ...]
+    plain: PlainSide
+    rest: Side | None
 
     @classmethod
-    def of(cls, transform: Transform) -> Side:
-        """Returns the side of a transform."""
+    def of(cls, transform: Transform, plain: PlainFeatures | None = None) -> Side:
+        """Returns the side of a transform; the features among ``plain`` are encoded value by value."""
         schema = transform.raw_schema(labelled=False)
+        known = frozenset[str]() if plain is None else plain.names
+        others = [feature.name for feature in transform.features if feature.name not in known]
+        rest = cls.of(transform.restricted(others)) if plain is not None and others else None
         columns: dict[str, RawColumn] = {}
         for column in schema.columns:
             columns.setdefault(column.source, column)
         paths = tuple(name for name in columns if "." in name)
-        return cls(transform, schema, columns, frozenset(columns).difference(paths), paths)
+        side = PlainSide((), ()) if plain is None else plain.of(transform.features)
+        return cls(transform, schema, columns, frozenset(columns).difference(paths), paths, side, rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +72,34 @@ class GivenRows:
         rows: the rows; one row if they are a context.
         place: the field of the request that holds them: ``rows``, ``context`` or ``candidates``.
         plain: whether each value of the rows is a string, number, truth value, None, or a list of those.
+        values: the values of the features that are encoded value by value; None if they are to be read as a table.
     """
 
     side: Side
     rows: Rows
     place: str
     plain: bool = False
+    values: PlainColumns | None = None
+
+    @classmethod
+    def of(cls, side: Side, rows: Rows, place: str, *, plain: bool) -> GivenRows:
+        """Returns rows; plain ones with their values, where the side's features are encoded value by value."""
+        values = None
+        if plain and isinstance(rows, Sequence) and (side.plain.numbers or side.plain.ids):
+            values = side.plain.columns(cast("Sequence[Record]", rows))
+        return cls(side, rows, place, plain, values)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is known that no column is missing."""
+        return self.values is not None and self.side.rest is None
+
+    def by_value(self, most_ids: int) -> bool:
+        """Whether they can be encoded value by value, with at most ``most_ids`` values in the lists of a row."""
+        if self.values is None:
+            return False
+        lengths = self.values.lengths.values()
+        return sum(map(sum, lengths)) <= most_ids or max(map(sum, zip(*lengths, strict=True))) <= most_ids
 
     def arrays(self) -> Arrays:
         """Returns the columns.
@@ -135,6 +165,21 @@ class JoinedRows:
         arrays = given.arrays()
         types = {name: each.type for name, each in arrays.items()}
         return cls(Kinds(given.side, given.place, types), [arrays])
+
+    @classmethod
+    def of_all(cls, given: Sequence[GivenRows]) -> JoinedRows | None:
+        """Returns the rows of several requests of one side; None if they cannot be joined.
+
+        Raises:
+            DataError: no table can be made of them.
+        """
+        parts = [cls.of(each) for each in given]
+        kinds: Kinds | None = parts[0].kinds
+        for each in parts[1:]:
+            kinds = kinds.common(each.kinds)
+            if kinds is None:
+                return None
+        return cls(kinds, [part for each in parts for part in each.parts])
 
     @classmethod
     def joined(cls, rows: Sequence[JoinedRows]) -> JoinedRows:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.serving.artefact.manifest import Manifest
-from ziggurat.serving.model.given_rows import JoinedRows
+from ziggurat.serving.model.given_rows import GivenRows, JoinedRows
 from ziggurat.serving.model.scorer import Floats, Scorer
 from ziggurat.serving.tables.inputs import Ids, Inputs, ids_of
 
@@ -79,6 +79,37 @@ def encode_rows(
         if is_context:
             shared |= found.keys()
     return bad or EncodedRequests(size, dense_BF, ids, frozenset(shared), len(sizes), context_of)
+
+
+def encode_by_value(
+    manifest: Manifest, parts: Sequence[Sequence[GivenRows]], sizes: Sequence[int], rest: EncodedRequests | None
+) -> EncodedRequests | None:
+    """Encodes the rows of requests value by value; None if a value must be read as a table.
+
+    Args:
+        manifest: the manifest of the model.
+        parts: for each side, the rows of each request, which :meth:`GivenRows.by_value` has taken.
+        sizes: how many rows each request has.
+        rest: what the other features of the same rows were encoded to; None if there are none.
+    """
+    size = sum(sizes)
+    context_of = None if rest is None else rest.context_of
+    if context_of is None and any(given[0].place == "context" for given in parts):
+        context_of = np.repeat(np.arange(len(sizes)), sizes)
+    dense_BF = np.empty((size, len(manifest.dense)), np.float32) if rest is None else rest.dense_BF
+    ids: dict[str, Ids] = {} if rest is None else dict(rest.ids)
+    shared = set[str]() if rest is None else set(rest.shared)
+    for given in parts:
+        found = given[0].side.plain.encode([each.values for each in given if each.values is not None])
+        if found is None:
+            return None
+        is_context = given[0].place == "context"
+        for name, numbers in found.numbers.items():
+            dense_BF[:, manifest.dense.index(name)] = numbers[context_of] if is_context else numbers
+        ids |= found.ids
+        if is_context:
+            shared |= found.ids.keys()
+    return EncodedRequests(size, dense_BF, ids, frozenset(shared), len(sizes), context_of)
 
 
 def predict_requests(scorer: Scorer, requests: Sequence[EncodedRequests]) -> Floats:
