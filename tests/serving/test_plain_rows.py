@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import random
+import weakref
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from ziggurat.serving.http.encode_batch import EncodedBatch, encode_batch
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.model.given_rows import GivenRows
+from ziggurat.serving.model.plain_rows import PlainFeatures
 from ziggurat.serving.model.remembered_ids import LONGEST, REFUSED, RememberedIds
 from ziggurat.serving.tables.inputs import Ids
 
@@ -123,3 +127,14 @@ def test_values_that_the_transform_refuses_do_not_hide_others(export: Exported) 
     assert known == remembered(export, "item", 10).of([3])[0] >= 0
     assert refused == beyond == REFUSED
     assert ids.of([4, "x", 5]) == [*remembered(export, "item", 10).of([4]), REFUSED, *ids.of([5])]
+
+
+def test_versions_of_a_model_remember_together_and_a_closed_one_is_forgotten(export: Exported) -> None:
+    copied = copy.copy(export.model.transform)
+    first = PlainFeatures.shared(copied)
+    assert PlainFeatures.shared(copied) is first
+    assert PlainFeatures.shared(export.model.transform) is not first
+    forgotten = weakref.ref(first)
+    del first, copied
+    gc.collect()
+    assert forgotten() is None

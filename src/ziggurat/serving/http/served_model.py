@@ -86,7 +86,7 @@ class ServedModel:
     def __init__(self, scorer: Scorer, record: VersionRecord | None = None) -> None:
         self.scorer = scorer
         self.transform = scorer.transform
-        plain = PlainFeatures(self.transform)
+        plain = PlainFeatures.shared(self.transform)
         self._side = Side.of(self.transform, plain)
         self.raw_schema, self.columns = self._side.schema, self._side.columns
         source = scorer.manifest.source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import select
 import signal
@@ -117,6 +118,9 @@ def run_worker(server: WorkerServer, listening: socket.socket) -> None:
     """
     for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they would log tracebacks and what clients send
+    if threading.current_thread() is threading.main_thread():  # the process serves, and does nothing else
+        gc.collect()
+        gc.freeze()  # a collection among all objects of torch and the model would hold requests up
     server.run([listening])
 
 

@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -112,6 +113,14 @@ class PlainFeatures:
         most = max(1, MOST_REMEMBERED // max(1, len(of_ids)))
         self._ids = {each.name: _ids_of(transform, each, most) for each in of_ids}
 
+    @classmethod
+    def shared(cls, transform: Transform) -> PlainFeatures:
+        """Returns those of a transform, made once: all versions of a model remember the same ids."""
+        found = _MADE.get(transform)
+        if found is None:
+            found = _MADE[transform] = cls(transform)
+        return found
+
     @property
     def names(self) -> frozenset[str]:
         """The features."""
@@ -122,6 +131,9 @@ class PlainFeatures:
         names = [feature.name for feature in features]
         numbers = tuple(self._numbers[name] for name in names if name in self._numbers)
         return PlainSide(numbers, tuple(self._ids[name] for name in names if name in self._ids))
+
+
+_MADE: WeakKeyDictionary[Transform, PlainFeatures] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
