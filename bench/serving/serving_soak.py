@@ -31,7 +31,8 @@ from bench.serving.soak.checked_load import Answer, checked_load
 from bench.serving.soak.faults import full_disk, read_errors
 from bench.serving.soak.followed_run import ROWS_OF_A_REQUEST, FollowedRun
 
-ROWS, QUICK_ROWS = 40_000, 3_000
+ROWS, QUICK_ROWS = 60_000, 3_000
+"""So many that an epoch has a step for each checkpoint."""
 REQUESTS = 10
 WORKERS = 2
 P99_MS = 100.0

@@ -57,6 +57,8 @@ class FollowedRun:
         model = write_export(
             folder, rows, steps[-1], str(steps[0]), save_every=SAVE_EVERY, keep=checkpoints + 5, batch_size=64
         )
+        if not (folder / "run" / "checkpoints" / folder_of(steps[-1])).exists():
+            raise ValueError(f"{rows:,} rows end before step {steps[-1]}; give more")
         size = ROWS_OF_A_REQUEST
         parts = [model.rows[size * number : size * (number + 1)] for number in range(requests)]
         found = cls(model, folder / "run", steps, folder / "followed", parts)
