@@ -107,14 +107,20 @@ def _rest(
     if not sides:
         return None
     try:
-        joined = [JoinedRows.of_all(given) for given in sides]
-        read = [(rows, _read(rows, limits)) for rows in joined if rows is not None]
-        if len(read) < len(sides):
+        joined = _all_joined([[JoinedRows.of(each) for each in given] for given in sides])
+        if joined is None:
             return False
+        read = [(rows, _read(rows, limits)) for rows in joined]
         encoded = encode_rows(model.scorer.manifest, read, sizes)
     except (HttpRefused, ZigguratError):
         return False  # the requests are read as tables, which names the value
     return encoded if isinstance(encoded, EncodedRequests) else False
+
+
+def _all_joined(sides: Sequence[Sequence[JoinedRows]]) -> list[JoinedRows] | None:
+    """Returns the rows of each side of several requests; None if those of a side cannot be joined."""
+    found = [joined for rows in sides if (joined := JoinedRows.joined(rows)) is not None]
+    return found if len(found) == len(sides) else None
 
 
 def _joined(given: GivenRows) -> JoinedRows:
@@ -151,7 +157,8 @@ def _encode(
     found: EncodedBatch,
 ) -> None:
     """Encodes the rows of requests that can be joined; if some are at fault, those alone, and the others again."""
-    joined = [JoinedRows.joined(sides) for sides in zip(*(requests[number] for number in group), strict=True)]
+    joined = _all_joined(list(zip(*(requests[number] for number in group), strict=True)))
+    assert joined is not None  # the requests of a group can be joined
     try:
         encoded = encode_rows(
             model.scorer.manifest,

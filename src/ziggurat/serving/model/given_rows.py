@@ -167,30 +167,15 @@ class JoinedRows:
         return cls(Kinds(given.side, given.place, types), [arrays])
 
     @classmethod
-    def of_all(cls, given: Sequence[GivenRows]) -> JoinedRows | None:
-        """Returns the rows of several requests of one side; None if they cannot be joined.
-
-        Raises:
-            DataError: no table can be made of them.
-        """
-        parts = [cls.of(each) for each in given]
-        kinds: Kinds | None = parts[0].kinds
-        for each in parts[1:]:
+    def joined(cls, rows: Sequence[JoinedRows]) -> JoinedRows | None:
+        """Returns the rows of several requests; None if their kinds have nothing in common."""
+        if len(rows) == 1:
+            return rows[0]
+        kinds: Kinds | None = rows[0].kinds
+        for each in rows[1:]:
             kinds = kinds.common(each.kinds)
             if kinds is None:
                 return None
-        return cls(kinds, [part for each in parts for part in each.parts])
-
-    @classmethod
-    def joined(cls, rows: Sequence[JoinedRows]) -> JoinedRows:
-        """Returns the rows of several requests, whose kinds have something in common."""
-        if len(rows) == 1:
-            return rows[0]
-        kinds = rows[0].kinds
-        for each in rows[1:]:
-            both = kinds.common(each.kinds)
-            assert both is not None
-            kinds = both
         return cls(kinds, [part for each in rows for part in each.parts])
 
     def table(self) -> pa.Table:

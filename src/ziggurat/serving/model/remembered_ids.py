@@ -58,22 +58,14 @@ class RememberedIds:
             return self._found(values)
 
     def _found(self, values: Sequence[Value]) -> list[int]:
-        found: dict[Value, int] = {}
-        unknown: list[Value] = []
-        for value in dict.fromkeys(values):
-            known = self._new.get(value, self._old.get(value))
-            if known is not None:
-                found[value] = known
-            elif isinstance(value, str) and len(value) > LONGEST:
-                found[value] = REFUSED
-            else:
-                unknown.append(value)
-        remembered = dict(found)
+        known = {value: self._new.get(value, self._old.get(value)) for value in values}
+        short = [value for value in known if not isinstance(value, str) or len(value) <= LONGEST]
+        found = {value: one for value in short if (one := known[value]) is not None}
         for kind in (int, str, type(None)):
-            remembered |= self._learn([value for value in unknown if type(value) is kind])
-        for value, known in remembered.items():
-            self._remember(value, known)
-        return [remembered.get(value, REFUSED) for value in values]
+            found |= self._learn([value for value in short if known[value] is None and type(value) is kind])
+        for value, one in found.items():
+            self._remember(value, one)
+        return [found.get(value, REFUSED) for value in values]
 
     def _learn(self, values: list[Value]) -> dict[Value, int]:
         """Returns what the transform makes of values of one type; nothing of those with which it fails."""
@@ -99,7 +91,7 @@ class RememberedIds:
         return found
 
     def _remember(self, value: Value, known: int) -> None:
-        if value in self._new or (isinstance(value, str) and len(value) > LONGEST):
+        if value in self._new:
             return
         if len(self._new) >= self._most:
             self._old, self._new = self._new, {}
