@@ -136,9 +136,18 @@ def posts(
     return answers
 
 
-def ziggurat_command(export: Path, port: int, *more: str) -> list[str]:
-    """Returns the command that serves an export, with compiled code if :func:`compile_dense` has made it."""
-    serve = ["serve", str(export), "--port", str(port), "--no-log", compile_option(export), *more]
+def ziggurat_command(export: Path, port: int, *more: str, exact: bool = False) -> list[str]:
+    """Returns the command that serves an export.
+
+    Args:
+        export: the export.
+        port: where.
+        more: further options.
+        exact: whether answers have the bits of ``predict``; else compiled code is used if :func:`compile_dense` has
+            made it, here or in an earlier benchmark of the same model, and the last bits may differ.
+    """
+    compiled = "--no-compile" if exact else compile_option(export)
+    serve = ["serve", str(export), "--port", str(port), "--no-log", compiled, *more]
     return [sys.executable, "-m", "ziggurat", *serve]
 
 

@@ -182,7 +182,7 @@ def run(context: Context) -> Result:
         port, (core, other) = free_port(), cores()
         options = ("--workers", str(WORKERS), "--follow", str(run.place), "--poll", "0.5")
         limits = ("--batch-rows", str(ROWS_OF_A_REQUEST), "--deadline-ms", str(int(P99_MS)))
-        command = ziggurat_command(run.model.export, port, *options, *limits)
+        command = ziggurat_command(run.model.export, port, *options, *limits, exact=True)
         with serving(command, port, core, posts("/v1/predict", run.bodies()[0].body)) as server:
             soak = _Soak(context, run, server, port, other)
             soak.phase(20.0, seconds.warm_up)

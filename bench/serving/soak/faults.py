@@ -56,7 +56,7 @@ def read_errors(run: FollowedRun, scratch: Path, core: int) -> ReadErrors:
     manifest = Manifest.read(export)
     memory = sum(entry.layout(manifest.precision).bytes for entry in manifest.tables) * 7 // 10
     requests = run.bodies()
-    command = ziggurat_command(export, port, "--memory", str(memory))
+    command = ziggurat_command(export, port, "--memory", str(memory), exact=True)
     with serving(command, port, core, posts("/v1/predict", requests[0].body)):
         status = json.loads(_asked(port, "GET", "/admin/status")[1])
         on_disk = [table["name"] for table in status["tables"] if table["place"].startswith("disk")]
@@ -102,7 +102,7 @@ def full_disk(run: FollowedRun, scratch: Path, core: int) -> FullDisk | None:
         if disk is None:
             return None
         options = ("--follow", str(place), "--poll", "0.1", "--versions", str(disk / "versions"))
-        command = ziggurat_command(run.model.export, port, *options, "--batch-rows", "8")
+        command = ziggurat_command(run.model.export, port, *options, "--batch-rows", "8", exact=True)
         with serving(command, port, core, posts("/v1/predict", requests[0].body)):
             _until(lambda: _versions(port)["updates"]["checked_at"] > 0)
             filler = disk / "filler"
