@@ -7,6 +7,7 @@ A benchmark of many hours keeps its cases in the repository, so that another day
 from __future__ import annotations
 
 import datetime as dt
+import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -78,7 +79,7 @@ def measure_in_processes(
 
     Args:
         cases: where they are stored.
-        pool: its processes, which end with this call; at an error or Ctrl-C they are not waited for.
+        pool: its processes, which end with this call; an error, SIGTERM or Ctrl-C ends them in the middle of a case.
         missing: case -> measures it; picklable.
         say: called with the number of cases so far, the case, and what was measured.
     """
@@ -89,8 +90,10 @@ def measure_in_processes(
                 case, measured = started[done], done.result()
                 cases.get(case, lambda measured=measured: measured)
                 say(number, case, measured)
-        except BaseException:  # else the pool's processes are waited for, without which this one may never end
+        except BaseException:  # else the end of the pool waits for the cases that have begun
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
             raise
 
 

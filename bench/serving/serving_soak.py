@@ -141,7 +141,7 @@ class _Soak:
         for each in (self._process, *self._process.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 memory += each.memory_full_info().uss
-                files += each.num_fds()
+                files += each.num_fds() - len(each.net_connections("tcp"))
         phase.memory_mib.append(memory / 2**20)
         phase.files.append(float(files))
 
@@ -214,7 +214,7 @@ def run(context: Context) -> Result:
         Figure("p99.overload", "ms", (after.p99,), "of the requests that were admitted"),
         Figure("p99.over_soak", "x", (after.p99 / before.p99,)),
         Figure("memory_growth", "MiB", (_growth(before.memory_mib),), "from the first to the last quarter of the soak"),
-        Figure("files_growth", "descriptors", (_growth(before.files),), "likewise"),
+        Figure("files_growth", "descriptors", (_growth(before.files),), "likewise, without connections"),
         Figure("versions", "", (float(len(arrived)),), f"that answered; {len(run.put_at)} checkpoints arrived"),
         Figure("fresh", "s", fresh, "from the arrival of a checkpoint to the first answer of its version"),
         Figure("connections_refused", "s", (max(each.load.refused_s for each in phases.values()),), "the longest time"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -57,3 +58,16 @@ def test_cases_are_measured_in_processes_and_kept_until_one_fails(tmp_path: Path
     again = ResumableCases(tmp_path / "cases.jsonl", "sources 1")
     assert [again.get(each, never) for each in ("first", "second", "third")] == [3, 12, 11]
     assert "fourth" not in again
+
+
+def _long(path: Path) -> None:
+    time.sleep(30)
+    path.write_text("ended")
+
+
+def test_an_error_does_not_wait_for_the_cases_that_have_begun(tmp_path: Path) -> None:
+    cases = ResumableCases(tmp_path / "cases.jsonl", "sources 1")
+    work = {"long": partial(_long, tmp_path / "long"), "failing": partial(operator.truediv, 1, 0)}
+    with pytest.raises(ZeroDivisionError):
+        measure_in_processes(cases, ProcessPoolExecutor(2, get_context("spawn")), work, lambda *_: None)
+    assert not (tmp_path / "long").exists()

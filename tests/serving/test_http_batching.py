@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.serving.http_kit import Exported, exported
-from ziggurat.serving.http.batcher import Answer, Batcher, BatchFigures
+from ziggurat.serving.http.batcher import Answer, Batcher, BatchFigures, Lateness
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.served_model import ServedModel
@@ -148,6 +150,54 @@ def test_a_request_that_would_wait_longer_than_it_may_is_refused_at_once(export:
         held.batcher.close()
 
     run(test)
+
+
+def test_a_request_that_would_be_late_as_others_were_is_refused_unless_it_need_not_wait(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export)
+        for _ in range(50):
+            held.batcher.late.add(10.0)
+        first = held.ask(export.rows[:1], 5.0)
+        await held.busy()
+        held.let()
+        await first
+        second = held.ask(export.rows[:1], 60.0)
+        await held.busy()
+        with pytest.raises(HttpRefused, match="would be answered after"):
+            await held.ask(export.rows[:1], 5.0)
+        third = held.ask(export.rows[:1], 60.0)
+        held.let(2)
+        await asyncio.gather(second, third)
+        held.batcher.close()
+
+    run(test)
+
+
+def test_lateness_is_a_mean_and_four_deviations() -> None:
+    late = Lateness()
+    for _ in range(200):
+        late.add(0.02)
+    assert late.allowance == pytest.approx(0.02, rel=1e-3)
+    for _ in range(200):
+        late.add(0.01)
+        late.add(0.03)
+    assert 0.05 < late.allowance < 0.07
+    for _ in range(200):
+        late.add(-0.5)
+    assert late.allowance == 0.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux alone")
+def test_the_event_loop_goes_before_the_thread_that_predicts(export: Exported) -> None:
+    before = {thread.native_id for thread in threading.enumerate()}
+    batcher = Batcher(export.model, LIMITS)
+    (own,) = {thread.native_id for thread in threading.enumerate()} - before
+    assert own is not None
+    answer = asyncio.run(batcher.predict(lambda model: model.predict_parts(export.rows[:1]), 1, time.monotonic() + 60))
+    assert len(answer.outputs["click"]) == 1
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, own) == min(19, mine + 5)
+    batcher.close()
 
 
 def test_a_request_at_fault_and_one_that_is_gone_do_not_harm_the_others_of_their_batch(export: Exported) -> None:

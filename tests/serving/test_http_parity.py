@@ -86,6 +86,19 @@ def test_a_context_and_its_candidates(server: Running, rows: list[dict[str, Any]
         np.testing.assert_allclose(found["scores"], predicted[found["candidates"]], rtol=1e-6)
 
 
+def test_the_document_says_which_values_have_no_null(server: Running, rows: list[dict[str, Any]]) -> None:
+    """An identity encoder has no row for a missing id, and a vector none for a missing number."""
+    document = server.client.get("/openapi.json").json()["paths"]["/v1/predict"]["post"]["requestBody"]["content"]
+    properties = document["application/json"]["schema"]["properties"]["rows"]["items"]["properties"]
+    assert properties["category"] == {"type": "integer", "minimum": 0, "maximum": 8}
+    assert properties["emb"]["items"] == {"type": "number"}
+    whole = next(row for row in rows if row["emb"] is not None)
+    for changed in ({"category": None}, {"category": 9}, {"emb": [None, *whole["emb"][1:]]}):
+        answer = server.client.post("/v1/predict", json={"rows": [{**whole, **changed}]})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_rows"), changed
+    assert server.client.post("/v1/predict", json={"rows": [whole]}).status_code == 200
+
+
 def test_arrow(server: Running, rows: list[dict[str, Any]], expected: Predicted) -> None:
     headers = {"content-type": ARROW_STREAM, "accept": ARROW_STREAM}
     content = arrow_stream(pa.Table.from_pylist(rows))

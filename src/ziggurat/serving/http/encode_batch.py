@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError, ZigguratError
-from ziggurat.data.readers.blocks import RawBlock
+from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
@@ -50,71 +50,119 @@ def encode_batch(
         sizes: number of a request -> how many rows it predicts.
         limits: the bounds.
     """
-    found = EncodedBatch([], [], {})
-    rows: dict[int, list[JoinedRows]] = {}
-    by_value: dict[tuple[tuple[int, str], ...], list[int]] = {}
+    batch = _Batch(model, requests, sizes, limits)
+    left = set(requests)
+    for group in _groups_by_value(requests, limits):
+        left.difference_update(batch.by_value(group))
+    batch.as_tables([number for number in requests if number in left])
+    return batch.found
+
+
+class _Batch:
+    """A batch on its way; the arguments are those of :func:`encode_batch`.
+
+    Attributes:
+        found: what is encoded or refused so far.
+    """
+
+    def __init__(
+        self, model: ServedModel, requests: Mapping[int, Request], sizes: Mapping[int, int], limits: ServingLimits
+    ) -> None:
+        self._model, self._requests, self._sizes, self._limits = model, requests, sizes, limits
+        self._rows: dict[int, list[JoinedRows]] = {}
+        self.found = EncodedBatch([], [], {})
+
+    def by_value(self, group: list[int]) -> list[int]:
+        """Encodes the rows of requests of one kind value by value; returns those for which that could be done."""
+        parts = list(zip(*(self._requests[number] for number in group), strict=True))
+        sizes = [self._sizes[number] for number in group]
+        rest = self._rest(parts, sizes)
+        encoded = None if rest is False else encode_by_value(self._model.scorer.manifest, parts, sizes, rest)
+        if encoded is not None:
+            self._add(encoded, group)
+            return group
+        return [] if len(group) == 1 else [number for half in _halves(group) for number in self.by_value(half)]
+
+    def _rest(self, parts: Sequence[Request], sizes: Sequence[int]) -> EncodedRequests | Literal[False] | None:
+        """Encodes the features that need a table; None if there are none, False if a value is at fault."""
+        sides = [
+            [GivenRows(side, each.rows, each.place, plain=True) for each in given]
+            for given in parts
+            if (side := given[0].side.rest) is not None
+        ]
+        if not sides:
+            return None
+        try:
+            joined = _all_joined([[JoinedRows.of(each) for each in given] for given in sides])
+            encoded = False if joined is None else self._encoded(joined, sizes)
+        except (HttpRefused, ZigguratError):
+            return False  # the requests are read as tables, which names the value
+        return encoded if isinstance(encoded, EncodedRequests) else False
+
+    def as_tables(self, requests: Sequence[int]) -> None:
+        """Encodes or refuses the rows of requests as tables."""
+        for number in requests:
+            try:
+                self._rows[number] = [_joined(each) for each in self._requests[number]]
+            except HttpRefused as error:
+                self.found.refused[number] = error
+        for group in _groups(self._rows):
+            self._as_table(group)
+
+    def _as_table(self, group: list[int]) -> None:
+        """Encodes the rows of requests that can be joined; if some are at fault, those alone, and the others again."""
+        joined = _all_joined(list(zip(*(self._rows[number] for number in group), strict=True)))
+        assert joined is not None  # the requests of a group can be joined
+        try:
+            encoded = self._encoded(joined, [self._sizes[number] for number in group])
+        except (HttpRefused, ZigguratError) as error:
+            if len(group) == 1:
+                self.found.refused[group[0]] = error
+                return
+            for half in _halves(group):
+                self._as_table(half)
+            return
+        if isinstance(encoded, EncodedRequests):
+            self._add(encoded, group)
+            return
+        if len(group) == 1:
+            self.found.refused[group[0]] = self._model.bad_rows(encoded)
+            return
+        at_fault = {group[rows.owner(row.line - 1)] for rows, row in encoded}
+        for number in at_fault:
+            self._as_table([number])
+        others = [number for number in group if number not in at_fault]
+        if others:
+            self._as_table(others)
+
+    def _encoded(
+        self, joined: Sequence[JoinedRows], sizes: Sequence[int]
+    ) -> EncodedRequests | list[tuple[JoinedRows, BadRow]]:
+        """Reads and encodes rows as a table, or returns those that cannot be encoded.
+
+        Raises:
+            HttpRefused, ZigguratError: they cannot be read.
+        """
+        parts = [(rows, _read(rows, self._limits)) for rows in joined]
+        return encode_rows(self._model.scorer.manifest, parts, sizes)
+
+    def _add(self, encoded: EncodedRequests, group: Sequence[int]) -> None:
+        self.found.encoded.append(encoded)
+        self.found.order += group
+
+
+def _halves(group: list[int]) -> tuple[list[int], list[int]]:
+    middle = len(group) // 2
+    return group[:middle], group[middle:]
+
+
+def _groups_by_value(requests: Mapping[int, Request], limits: ServingLimits) -> list[list[int]]:
+    """Returns the requests whose rows may be encoded value by value together, in their order."""
+    groups: dict[tuple[tuple[int, str], ...], list[int]] = {}
     for number, request in requests.items():
         if all(part.by_value(limits.ids_per_row) for part in request):
-            by_value.setdefault(tuple((id(part.side), part.place) for part in request), []).append(number)
-    left = set(requests)
-    for group in by_value.values():
-        left.difference_update(_encode_by_value(model, group, requests, sizes, limits, found))
-    for number, request in requests.items():
-        if number not in left:
-            continue
-        try:
-            rows[number] = [_joined(each) for each in request]
-        except HttpRefused as error:
-            found.refused[number] = error
-    for group in _groups(rows):
-        _encode(model, group, rows, sizes, limits, found)
-    return found
-
-
-def _encode_by_value(
-    model: ServedModel,
-    group: list[int],
-    requests: Mapping[int, Request],
-    sizes: Mapping[int, int],
-    limits: ServingLimits,
-    found: EncodedBatch,
-) -> list[int]:
-    """Encodes the rows of requests of one kind value by value; returns the requests for which that could be done."""
-    parts = list(zip(*(requests[number] for number in group), strict=True))
-    rows = [sizes[number] for number in group]
-    rest = _rest(model, parts, rows, limits)
-    encoded = None if rest is False else encode_by_value(model.scorer.manifest, parts, rows, rest)
-    if encoded is not None:
-        found.encoded.append(encoded)
-        found.order += group
-        return group
-    if len(group) == 1:
-        return []
-    middle = len(group) // 2
-    halves = (group[:middle], group[middle:])
-    return [number for half in halves for number in _encode_by_value(model, half, requests, sizes, limits, found)]
-
-
-def _rest(
-    model: ServedModel, parts: Sequence[Request], sizes: Sequence[int], limits: ServingLimits
-) -> EncodedRequests | Literal[False] | None:
-    """Encodes the features that need a table; None if there are none, False if a value is at fault."""
-    sides = [
-        [GivenRows(side, each.rows, each.place, plain=True) for each in given]
-        for given in parts
-        if (side := given[0].side.rest) is not None
-    ]
-    if not sides:
-        return None
-    try:
-        joined = _all_joined([[JoinedRows.of(each) for each in given] for given in sides])
-        if joined is None:
-            return False
-        read = [(rows, _read(rows, limits)) for rows in joined]
-        encoded = encode_rows(model.scorer.manifest, read, sizes)
-    except (HttpRefused, ZigguratError):
-        return False  # the requests are read as tables, which names the value
-    return encoded if isinstance(encoded, EncodedRequests) else False
+            groups.setdefault(tuple((id(part.side), part.place) for part in request), []).append(number)
+    return list(groups.values())
 
 
 def _all_joined(sides: Sequence[Sequence[JoinedRows]]) -> list[JoinedRows] | None:
@@ -146,46 +194,6 @@ def _groups(requests: Mapping[int, list[JoinedRows]]) -> list[list[int]]:
         else:
             groups.append(([number], [side.kinds for side in sides]))
     return [members for members, _ in groups]
-
-
-def _encode(
-    model: ServedModel,
-    group: list[int],
-    requests: Mapping[int, list[JoinedRows]],
-    sizes: Mapping[int, int],
-    limits: ServingLimits,
-    found: EncodedBatch,
-) -> None:
-    """Encodes the rows of requests that can be joined; if some are at fault, those alone, and the others again."""
-    joined = _all_joined(list(zip(*(requests[number] for number in group), strict=True)))
-    assert joined is not None  # the requests of a group can be joined
-    try:
-        encoded = encode_rows(
-            model.scorer.manifest,
-            [(rows, _read(rows, limits)) for rows in joined],
-            [sizes[number] for number in group],
-        )
-    except (HttpRefused, ZigguratError) as error:
-        if len(group) == 1:
-            found.refused[group[0]] = error
-            return
-        middle = len(group) // 2
-        for half in (group[:middle], group[middle:]):
-            _encode(model, half, requests, sizes, limits, found)
-        return
-    if isinstance(encoded, EncodedRequests):
-        found.encoded.append(encoded)
-        found.order += group
-        return
-    if len(group) == 1:
-        found.refused[group[0]] = model.bad_rows(encoded)
-        return
-    at_fault = {group[rows.owner(row.line - 1)] for rows, row in encoded}
-    for number in at_fault:
-        _encode(model, [number], requests, sizes, limits, found)
-    others = [number for number in group if number not in at_fault]
-    if others:
-        _encode(model, others, requests, sizes, limits, found)
 
 
 def _read(rows: JoinedRows, limits: ServingLimits) -> RawBlock:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ziggurat.core.schema import RawColumn, ValueType
+from ziggurat.features.encoders.encoder import Encoder
+from ziggurat.features.encoders.identity import IdentityEncoder
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.serving.http.arrow_body import ARROW_STREAM
 from ziggurat.serving.http.served_model import ServedModel, value_words
@@ -49,7 +51,7 @@ def row_schema(model: ServedModel) -> Json:
         for inner in rest:
             place = place.setdefault(first, {"type": "object", "properties": {}}).setdefault("properties", {})
             first = inner
-        place[first] = _value_schema(column)
+        place[first] = _value_schema(column, _encoder(model, name))
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
@@ -161,11 +163,13 @@ def _answer(model: ServedModel, more: Json) -> Json:
     return {"type": "object", "required": ["model", "predictions"], "properties": properties | more}
 
 
-def _value_schema(column: RawColumn) -> Json:
-    number = {"type": ["number", "null"]}
+def _value_schema(column: RawColumn, encoder: Encoder | None) -> Json:
     if column.vector is not None:
         size = column.vector.length
-        return {"type": ["array", "null"], "items": number, "minItems": size, "maxItems": size}
+        return {"type": ["array", "null"], "items": {"type": "number"}, "minItems": size, "maxItems": size}
+    if isinstance(encoder, IdentityEncoder):
+        row = {"type": "integer", "minimum": 0, "maximum": encoder.rows - 1}
+        return {"type": ["array", "null"], "items": row} if column.many else row
     kind = {ValueType.INTEGER: ["integer", "null"], ValueType.FLOAT: ["number", "null"]}.get(
         column.type, ["string", "null"]
     )
@@ -188,9 +192,12 @@ def _example(model: ServedModel, name: str, column: RawColumn) -> Any:
 
 def _known(model: ServedModel, name: str) -> Any:
     """Returns a value of the feature's vocabulary, if it has one."""
-    for feature in model.transform.features:
-        table = model.transform.schema.tables.get(feature.name)
-        encoder = model.transform.encoders.get(table or "")
-        if feature.log_columns == (name,) and isinstance(encoder, VocabularyEncoder) and len(encoder.keys):
-            return encoder.keys[0].as_py()
-    return None
+    encoder = _encoder(model, name)
+    return encoder.keys[0].as_py() if isinstance(encoder, VocabularyEncoder) and len(encoder.keys) else None
+
+
+def _encoder(model: ServedModel, name: str) -> Encoder | None:
+    """Returns the encoder of the first feature of ids that is made of a column alone."""
+    transform = model.transform
+    tables = (transform.schema.tables.get(each.name) for each in transform.features if each.log_columns == (name,))
+    return next((transform.encoders[table] for table in tables if table in transform.encoders), None)

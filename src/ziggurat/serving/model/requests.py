@@ -8,7 +8,7 @@ Shape legend: B rows, F dense features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,9 +56,7 @@ def encode_rows(
         sizes: how many rows each request has.
     """
     size = sum(sizes)
-    context_of = None
-    if any(rows.kinds.place == "context" for rows, _ in parts):
-        context_of = np.repeat(np.arange(len(sizes)), sizes)
+    context_of = _context_of((rows.kinds.place for rows, _ in parts), sizes)
     dense_BF = np.empty((size, len(manifest.dense)), np.float32)
     ids: dict[str, Ids] = {}
     shared = set[str]()
@@ -93,9 +91,7 @@ def encode_by_value(
         rest: what the other features of the same rows were encoded to; None if there are none.
     """
     size = sum(sizes)
-    context_of = None if rest is None else rest.context_of
-    if context_of is None and any(given[0].place == "context" for given in parts):
-        context_of = np.repeat(np.arange(len(sizes)), sizes)
+    context_of = _context_of((given[0].place for given in parts), sizes)
     dense_BF = np.empty((size, len(manifest.dense)), np.float32) if rest is None else rest.dense_BF
     ids: dict[str, Ids] = {} if rest is None else dict(rest.ids)
     shared = set[str]() if rest is None else set(rest.shared)
@@ -120,6 +116,11 @@ def predict_requests(scorer: Scorer, requests: Sequence[EncodedRequests]) -> Flo
     shared = frozenset[str]().union(*(each.shared for each in requests))
     places = {name: _places(name, requests) for name in shared}
     return scorer.columns_of_requests(Inputs(size, dense_BF, ids), places)
+
+
+def _context_of(places: Iterable[str], sizes: Sequence[int]) -> Ints | None:
+    """Returns which context each row has, None if no side is a context."""
+    return np.repeat(np.arange(len(sizes)), sizes) if "context" in places else None
 
 
 def _places(name: str, requests: Sequence[EncodedRequests]) -> Ints:
