@@ -55,8 +55,8 @@ def judge(
         first, end = selection.episodes
         if first < seeds.stop and seeds.start < end:
             raise ConfigError(
-                f"evaluation.first_seed: its {len(seeds)} episodes from {seeds.start} on overlap with those from {first} "
-                f"to {end - 1} in which the members were chosen",
+                f"evaluation.first_seed: its {len(seeds)} episodes from {seeds.start} on overlap with those from "
+                f"{first} to {end - 1} in which the members were chosen",
                 "give seeds that are apart, or run `policies select` again",
             )
         if selection.temperature != config.ensemble.temperature:

@@ -7,7 +7,8 @@ The cache is a folder for each fingerprint of rows and settings, in ``XDG_CACHE_
     vectors.safetensors     the vectors of every table, once it is trained
 
 ``state.json`` is written last and makes the rest valid, so that a training resumes after its last complete pass. What
-is damaged is trained again. A process that trains holds the folder, and others wait. The oldest folders are deleted above 4 GiB.
+is damaged is trained again. A process that trains holds the folder, and others wait. The oldest folders are deleted
+above 4 GiB.
 """
 
 from __future__ import annotations
