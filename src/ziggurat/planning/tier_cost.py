@@ -34,8 +34,8 @@ other host for rows on every host. Between hosts, x is the less of h·v·(H − 
 to all others, and (h + u)·v·(H − 1)/H, each completing a part of the sums; a table takes one of the two for all rows.
 Buffers are those of the backward pass, where most are alive: a gradient where the row is needed, and again where it is
 received. Flags are bits where they are sent and received, and bytes where they are used. The vectors of the examples
-themselves are the same under every plan (:func:`~ziggurat.planning.cost.client_bytes`). Padding of exchanged sums to the
-longest, and the counts of ids, are left out.
+themselves are the same under every plan (:func:`~ziggurat.planning.cost.client_bytes`). Padding of exchanged sums to
+the longest, and the counts of ids, are left out.
 
 Source: FlexShard (arXiv 2301.02959), which fixes the thresholds of q. The equations are ours: each row is priced by the
 bandwidths of the topology. The bytes are those that ziggurat's look-up of such tables sends.

@@ -13,8 +13,8 @@ u is the most that a host has touched, and v what all have touched together. An 
 
 Sums are added in the order of the hosts, by every rank that needs them, so that copies agree to the bit.
 
-Shape legend: G ranks, L of a host, N hosts, P flags of a range, p = P/8 bytes of them, u rows touched by this host, v by
-any, D dim.
+Shape legend: G ranks, L of a host, N hosts, P flags of a range, p = P/8 bytes of them, u rows touched by this host, v
+by any, D dim.
 """
 
 from __future__ import annotations
