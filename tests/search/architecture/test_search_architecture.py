@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -11,7 +12,7 @@ from tests.search.architecture.conftest import SMALL, small_config
 from tests.training.conftest import MakeExperiment
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, RunFolderError
-from ziggurat.search.architecture.feasible import Limits, keeps
+from ziggurat.search.architecture.feasible import Limits, keeps, uniform_draw
 from ziggurat.search.architecture.records import ArchitectureTrial
 from ziggurat.search.architecture.search import search_architecture
 from ziggurat.search.architecture.space.decision import chosen
@@ -85,7 +86,8 @@ def test_tpe_whose_proposals_exceed_the_limits_goes_on_as_if_it_had_not_been_sto
     monkeypatch.setattr("ziggurat.search.architecture.strategies._DRAWS", 3)
     experiment, config = make_experiment(), small_config()
     space = WholeSpace(config.space, config.tables, experiment, prepare(experiment).schema)
-    limits: Limits = {"flops": 0.75 * space.own_costs()["flops"]}
+    draws = [uniform_draw(space, 5, 0)(number) for number in range(200)]
+    limits: Limits = {"flops": float(np.quantile([space.costs(each)["flops"] for each in draws], 0.1))}
     trials: list[ArchitectureTrial] = []
     strategy = strategy_of("tpe", space, limits, 0, tmp_path, higher_is_better=False)
     within = 0

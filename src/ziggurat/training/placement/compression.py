@@ -206,8 +206,9 @@ def _proposal(
         return made(None, "its budget holds it whole", before, map_before)
     known = int(np.count_nonzero(accesses))
     mapped = min(known, int(_MAP_SHARE * budget / _COMPACT_BYTES))
-    rows = int((budget - mapped * _COMPACT_BYTES) / width)
-    private, in_map = private_rows(accesses, max(0, rows - 2)), StaticFunction.bytes_of(mapped, _COMPACT_BITS)
+    in_map = StaticFunction.bytes_of(mapped, _COMPACT_BITS)
+    rows = int((budget - in_map) / width)
+    private = private_rows(accesses, max(0, rows - 2))
     while private and rows * width + in_map + private * _PRIVATE_BYTES > budget:
         rows -= max(1, int((rows * width + in_map + private * _PRIVATE_BYTES - budget) / width))
         private = min(private, max(0, rows - 3))

@@ -28,8 +28,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from ziggurat.core.digests import FileChecksum, load_tensors
-from ziggurat.core.errors import ConfigError, DataError, FolderInUse
-from ziggurat.core.files import atomic_file, locked_folder, user_cache
+from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.core.files import FolderInUse, atomic_file, locked_folder, user_cache
 from ziggurat.core.progress import Progress
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.data.encoded.split import TRAIN, VALIDATION, Assignment
