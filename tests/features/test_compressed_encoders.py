@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from bench.quality.compression.build import measure
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.features.compressed_rows import match_compressed
 from ziggurat.features.encoders.compressed.clusters import cluster, distortion, nearest, shared_out
 from ziggurat.features.encoders.compressed.frequency import FrequencyBandConfig, FrequencyHashConfig
@@ -45,6 +45,7 @@ def test_a_static_function_returns_what_it_was_built_from(count: int, bits: int)
     numbers = (np.random.default_rng(1).integers(0, 2**32, count) % 2**bits).astype(np.uint32)
     function = StaticFunction.build(keys, numbers, bits)
     assert function.find(keys).tolist() == numbers.tolist()
+    assert function.nbytes == StaticFunction.bytes_of(count, bits)
     figures, packed = function.to_state()
     assert StaticFunction.from_state(figures, packed, "map").find(keys).tolist() == numbers.tolist()
     if count == 1000:
@@ -231,6 +232,23 @@ def test_a_refitted_map_keeps_the_rows_of_what_did_not_change() -> None:
     shared = (found >= fresh.parts.first_coded) & np.isin(newer.values.to_numpy(), counts.values.to_numpy())
     agreeing = voted[found[shared]] == first.transform(newer.values)[shared]
     assert agreeing.mean() > 0.9  # the clusters of an unrelated fit are matched by their members
+
+
+def test_values_that_are_alone_in_their_clusters_stay_there() -> None:
+    counts, proxy, _ = planted(60)
+    config = LearnedHashConfig(rows=2 + 100, private_rows=0)
+    first, before = config.fit_with_proxy(counts, proxy)
+    turned_about = ValueCounts(counts.values, counts.counts[::-1].copy())
+    second, after = config.fit_with_proxy(turned_about, proxy, first)
+    assert after.tolist() == before.tolist()
+    assert second.drift["kept_values"] == 1.0
+
+
+def test_a_compact_map_cannot_be_continued() -> None:
+    counts, proxy, _ = planted(600)
+    compact, _ = LearnedHashConfig(rows=50, private_rows=10, map="compact").fit_with_proxy(counts, proxy)
+    with pytest.raises(ConfigError, match="a compact map, which does not know which values it has"):
+        LearnedHashConfig(rows=50, private_rows=10).fit_with_proxy(counts, proxy, compact)
 
 
 def test_a_map_of_ten_million_values(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 
 from tests.features.feature_kit import Experiment, experiment, write_csv
 from ziggurat.core.errors import ConfigError
+from ziggurat.core.files import locked_folder
+from ziggurat.core.progress import Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder
 from ziggurat.features.matching import FittedTables, difference, match_rows
@@ -84,6 +88,33 @@ def test_the_step_follows_the_gradient() -> None:
         model.squares_VE[:] = 1
         model.step(rows, rate=1e-3, decay=0.0)
         assert (np.sign(before - model.weights_VE) == np.sign(numeric))[np.abs(numeric) > 0.05].all()
+
+
+def test_a_preparation_waits_for_the_proxy_that_another_trains(log: Path) -> None:
+    """The other one holds the folder until this one has said that it waits, and leaves it as it was."""
+    _prepared(log, "first")
+    (folder,) = training.cache_folder().iterdir()
+    shutil.rmtree(folder)
+    held, go = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with locked_folder(folder, "training"):
+            held.set()
+            go.wait()
+
+    class Waiting(Silent):
+        def note(self, text: str) -> None:
+            if text.startswith("waiting: "):
+                go.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    held.wait()
+    configs = _experiment(log)
+    second = prepare(configs.data, configs.features, log / "second", Waiting())
+    thread.join()
+    assert go.is_set()
+    assert _files(second) == _files(log / "first")
 
 
 def test_distances_are_changes_of_logits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ pytest.importorskip("stable_baselines3")
 SMALL: dict[str, dict[str, Any]] = {
     "a2c": {"n_steps": 8},
     "ppo": {"n_steps": 16, "batch_size": 16, "n_epochs": 2},
-    "dqn": {"learning_starts": 40, "buffer_size": 100, "target_update": 30},
+    "dqn": {"learning_starts": 40, "buffer_size": 100, "target_update": 30, "exploration_share": 0.9},
     "ddpg": {"learning_starts": 40, "buffer_size": 100, "batch_size": 16},
     "td3": {"learning_starts": 40, "buffer_size": 400, "batch_size": 16},
     "sac": {"learning_starts": 40, "buffer_size": 400, "batch_size": 16},
@@ -118,6 +119,47 @@ def test_selection_and_evaluation_play_different_episodes_and_repeat(finished: P
     with pytest.raises(RunFolderError, match="no members are chosen yet"):
         train(config(), tmp_path / "run")
         judge(tmp_path / "run")
+
+
+def test_what_was_chosen_is_not_judged_by_the_episodes_that_chose_it(finished: Path) -> None:
+    choose(finished)
+    own = run_folder.read_config(finished)
+    first = own.selection.first_seed
+    for section, changes, message in (
+        ("evaluation", {"first_seed": first + 2}, r"overlap with those from 1000000 to 1000002"),
+        ("ensemble", {"temperature": 2.0}, r"ensemble\.temperature: received 2; the members were chosen with 1"),
+    ):
+        values = own.model_dump(mode="json")
+        values["selection"]["first_seed"] = 5_000_000  # as if the config had been written anew
+        values[section] |= changes
+        with pytest.raises(ConfigError, match=message):
+            judge(finished, PoliciesConfig.model_validate(values))
+
+
+def test_another_choice_takes_the_film_of_the_last_one_along(finished: Path) -> None:
+    judge_files = [finished / name for name in (run_folder.EVALUATION_FILE, run_folder.FILM_FILE)]
+    for each in judge_files:
+        each.touch()
+    choose(finished)
+    assert not any(each.exists() for each in judge_files)
+    judge(finished)
+
+
+def test_a_run_that_lacks_its_last_snapshot_is_refused(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    (copy / "snapshots" / "cycle-003.json").unlink()
+    with pytest.raises(RunFolderError, match="the snapshot of the last cycle, 3, is missing"):
+        choose(copy)
+
+
+def test_an_episode_may_be_longer_than_the_environment_is_registered_with() -> None:
+    from ziggurat.policies.agents.environments import make_environment
+    from ziggurat.policies.config import TaskConfig
+
+    for steps in (700, 30):
+        environment = make_environment(TaskConfig(env="CartPole-v1", max_steps=steps))
+        assert environment.get_wrapper_attr("_max_episode_steps") == steps
 
 
 def test_a_run_of_continuous_actions_is_chosen_judged_and_drawn(tmp_path: Path) -> None:

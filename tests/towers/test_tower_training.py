@@ -257,6 +257,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "adam": ({"embeddings.optimizer": {"name": "adam"}}, r"embeddings\.optimizer: .* adam replicates table 'user'"),
     "disk": ({"planning.beyond_memory": {"memory": "1MB"}}, r"planning\.beyond_memory: tower_transform"),
     "tiers": ({"planning.planner": {"name": "recshard"}}, r"planning\.planner: tower_transform does not order rows"),
+    "row tiers": ({"planning.planner": {"name": "flexshard"}}, r"planning\.planner: .* its rows have no tiers"),
     "fsdp": ({"parallel.dense": {"name": "fsdp"}}, r"parallel\.dense: .*only ddp allows"),
     "shampoo": ({"optimizer": {"name": "shampoo"}}, r"optimizer: .*shampoo divides all"),
     "l2": ({"embeddings.l2": 0.1}, r"embeddings\.l2: tower_transform"),

@@ -103,3 +103,13 @@ def on_first_rank(work: Callable[[], T]) -> T:
     if outcome[0] is not None:
         raise LostRank(f"rank {dist.get_rank()}: rank 0 failed with {outcome[0]}", "see the error of rank 0")
     return outcome[1]
+
+
+def on_any_rank(condition: bool) -> bool:
+    """Returns on all ranks whether a condition holds on any of them. All ranks call it."""
+    ranks = dist.get_world_size()
+    if ranks == 1:
+        return condition
+    found: list[bool | None] = [None] * ranks
+    dist.all_gather_object(found, condition)
+    return any(found)

@@ -144,7 +144,7 @@ def _optimizer(problem: Problem, table: TableSpec, fits: Fits) -> str | None:
 
 def _without_constraint(problem: Problem, fits: Fits) -> Iterator[str]:
     """Yields each constraint of the user whose removal suffices."""
-    for name in problem.constraints:
+    for name in (name for name, each in problem.constraints.items() if not each.by_tower):
         if fits(
             problem.but(
                 constraints={other: constraint for other, constraint in problem.constraints.items() if other != name}

@@ -20,10 +20,17 @@ from ziggurat.planning.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class TableConstraint:
-    """The user's constraint for one table: its sharding, and its ranks; None leaves the ranks to the planner."""
+    """A constraint for one table.
+
+    Attributes:
+        sharding: its sharding.
+        ranks: its ranks; None leaves them to the planner.
+        by_tower: whether it is the table's tower that asks for a host, and the user for nothing.
+    """
 
     sharding: Sharding
     ranks: tuple[int, ...] | None = None
+    by_tower: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class Problem:
         topology: the devices.
         statistics: statistics of the training rows, as counted by preparation; None if there are none.
         batch_size: examples per rank and step.
-        constraints: table -> the user's constraint, which every plan must keep to; already validated.
+        constraints: table -> its constraint, which every plan must keep to; already validated.
         reserve: share of a device's memory that tables must leave for everything else.
         offloads_rows: whether memory may hold only some rows of a table. No table is then split by columns or
             replicated, unless the user asks for it.

@@ -23,6 +23,7 @@ sent within hosts       (q+u)·v·(D−1)/D + (D−1)/8   q·t·(D − 1)/D     
 sent between hosts      x/D + (W − D)/8             x/D + (H − 1)/(8·D)         q·t·(W − D)/W
 kept: weights, state    v + s                       (v + s)/D                   (v + s)/W
 kept: buffers           (2·q + u + (h + u)/D)·v     (2·q + (h + u)/D)·v + 4·q   2·q·v + 8·q
+kept: flags             2 + W/4 + (2·H + 1)/D       (17/8·H + 1)/D
 moved in memory         (4·q + u + 2·(h + u)/D)·v   q·(t + 2·v) + 2·(h+u)·v/D   q·t
 moved by the optimizer  2·(v + s)·u                 2·(v + s)·u/D               2·(v + s)·u/W
 ======================  ==========================  ==========================  ==================
@@ -32,9 +33,9 @@ Only rows that were touched are sent. One bit a row says which: to all ranks for
 other host for rows on every host. Between hosts, x is the less of h·v·(H − 1), each host sending its sums
 to all others, and (h + u)·v·(H − 1)/H, each completing a part of the sums; a table takes one of the two for all rows.
 Buffers are those of the backward pass, where most are alive: a gradient where the row is needed, and again where it is
-received. The vectors of the examples themselves are the same under every plan
-(:func:`~ziggurat.planning.cost.client_bytes`). Padding of exchanged sums to the longest, and the counts of ids, are
-left out.
+received. Flags are bits where they are sent and received, and bytes where they are used. The vectors of the examples
+themselves are the same under every plan (:func:`~ziggurat.planning.cost.client_bytes`). Padding of exchanged sums to
+the longest, and the counts of ids, are left out.
 
 Source: FlexShard (arXiv 2301.02959), which fixes the thresholds of q. The equations are ours: each row is priced by the
 bandwidths of the topology. The bytes are those that ziggurat's look-up of such tables sends.
@@ -137,7 +138,7 @@ def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowC
         awaited=(0.0, 0.0),
         weights=vector,
         states=state,
-        buffers=_parts(q=2 * vector, h=sums, u=sums + vector),
+        buffers=_parts(2 + world / 4 + (2 * hosts + 1) / devices, q=2 * vector, h=sums, u=sums + vector),
         moved=_parts(q=4 * vector, h=2 * sums, u=2 * sums + vector + step),
     )
     on_hosts = RowCost(
@@ -146,7 +147,7 @@ def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowC
         awaited=(near * asked, 0.0),
         weights=vector / devices,
         states=state / devices,
-        buffers=_parts(q=2 * vector + POSITION, h=sums, u=sums),
+        buffers=_parts((17 / 8 * hosts + 1) / devices, q=2 * vector + POSITION, h=sums, u=sums),
         moved=_parts(q=look_up + 2 * vector, h=2 * sums, u=2 * sums + step / devices),
     )
     split = RowCost(

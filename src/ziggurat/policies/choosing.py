@@ -94,10 +94,13 @@ def choose(
             chosen=int(np.argmax([each.mean for each in candidates])),
             tolerance=tolerance,
             steps=steps,
+            episodes=(seeds.start, seeds.stop),
+            temperature=config.ensemble.temperature,
         )
+        for name in (run_folder.EVALUATION_FILE, run_folder.FILM_FILE):  # of another choice
+            (folder / name).unlink(missing_ok=True)
         run_folder.write_config(folder, config)
         run_folder.write_record(folder, run_folder.SELECTION_FILE, record)
-        (folder / run_folder.EVALUATION_FILE).unlink(missing_ok=True)  # it judged another choice
     return record
 
 
@@ -114,7 +117,13 @@ def finished_snapshots(folder: Path, config: PoliciesConfig) -> list[run_folder.
             f"{folder}: {done:,} of {config.training.steps:,} steps are trained",
             "finish the training first: ziggurat policies train CONFIG",
         )
-    return run_folder.read_snapshots(folder)
+    found = run_folder.read_snapshots(folder)
+    if found[-1].cycle != config.training.cycles:
+        raise RunFolderError(
+            f"{folder}: the snapshot of the last cycle, {config.training.cycles}, is missing",
+            "restore the folder from a copy, or train again in another one with --run",
+        )
+    return found
 
 
 def rules_of(config: PoliciesConfig, action_space: object) -> tuple[Rule, ...]:

@@ -188,7 +188,7 @@ class SelectionConfig(Config):
 
     members: Count = 3
     """m: size of the ensemble."""
-    diversity: tuple[Annotated[float, Field(ge=0)], ...] = Field(default=(1.0,), min_length=1)
+    diversity: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(default=(1.0,), min_length=1)
     """λ. Of several, the one whose ensemble does best in the selection's episodes is taken, the first of equal ones."""
     tolerance: Share = 0.5
     """δ, as a share of the range from the worst to the best snapshot's return: only snapshots within it of the best one
@@ -219,7 +219,7 @@ class EvaluationConfig(Config):
     """Episodes of each policy."""
     first_seed: int = Field(default=2_000_000, ge=0, lt=2**31)
     """Seed of the first episode; the next ones have the following numbers."""
-    sweep: tuple[Annotated[float, Field(ge=0)], ...] = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
+    sweep: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
     """Values of λ whose ensembles are played as well, to be drawn; none of them is chosen."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ziggurat.core.errors import RunFolderError
+from ziggurat.core.errors import ConfigError, RunFolderError
 from ziggurat.core.files import locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.policies import run_folder
@@ -32,6 +32,7 @@ def judge(
 
     Raises:
         RunFolderError: the folder is no run of policies, is damaged, or nothing was chosen yet.
+        ConfigError: the members were chosen in some of these episodes, or with another temperature.
         EnvironmentMismatch: the extra ``rl`` is not installed.
     """
     from ziggurat.policies.agents.ensemble_policy import EnsemblePolicy
@@ -51,6 +52,19 @@ def judge(
             raise RunFolderError(f"{folder}: has other snapshots than were chosen from", "run `policies select` again")
         members = dict(zip(selection.cycles, load_members(folder, config, snapshots), strict=True))
         seeds = range(config.evaluation.first_seed, config.evaluation.first_seed + config.evaluation.episodes)
+        first, end = selection.episodes
+        if first < seeds.stop and seeds.start < end:
+            raise ConfigError(
+                f"evaluation.first_seed: its {len(seeds)} episodes from {seeds.start} on overlap with those from "
+                f"{first} to {end - 1} in which the members were chosen",
+                "give seeds that are apart, or run `policies select` again",
+            )
+        if selection.temperature != config.ensemble.temperature:
+            raise ConfigError(
+                f"ensemble.temperature: received {config.ensemble.temperature:g}; the members were chosen with "
+                f"{selection.temperature:g}",
+                "run `policies select` again",
+            )
         rule = selection.ensemble.rule
         rules = rules_of(config, next(iter(members.values())).action_space)
         swept = [swept_members(selection, weight, config) for weight in config.evaluation.sweep]

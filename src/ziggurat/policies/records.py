@@ -48,6 +48,8 @@ class SelectionRecord:
         chosen: the position of the one that was taken.
         tolerance: δ, in the units of the returns.
         steps: steps of the environment that selection took.
+        episodes: the seed of its first episode, and that after its last one.
+        temperature: of the ensembles, see :class:`~ziggurat.policies.config.EnsembleConfig`.
     """
 
     cycles: tuple[int, ...]
@@ -57,6 +59,8 @@ class SelectionRecord:
     chosen: int
     tolerance: float
     steps: int
+    episodes: tuple[int, int]
+    temperature: float
 
     @property
     def ensemble(self) -> Candidate:

@@ -41,7 +41,7 @@ PAGE_FILE = "policies.html"
 FILM_FILE = "film.json"
 _STATE, _SNAPSHOTS = "state", "snapshots"
 _AGENT, _REPLAY, _RECORD = "agent.safetensors", "replay.safetensors", "state.json"
-_SNAPSHOT = re.compile(r"cycle-([0-9]{3})\.json")
+_SNAPSHOT = re.compile(r"cycle-([0-9]{3,})\.json")
 DAMAGE = Damage(RunFolderError, "restore the folder from a copy, or train again in another one with --run")
 _NO_YAML = Damage(ConfigError, "see docs/policies.md for what a config of policies holds")
 
@@ -237,6 +237,7 @@ def read_snapshots(folder: Path) -> list[SnapshotRecord]:
             if record.cycle != int(match[1]):
                 raise DAMAGE.of(path, f"is the snapshot of cycle {record.cycle}")
             found.append(record)
+    found.sort(key=lambda each: each.cycle)
     if not found:
         raise RunFolderError(f"{folder}: has no snapshots yet", "train first: ziggurat policies train CONFIG")
     return found

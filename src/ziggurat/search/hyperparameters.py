@@ -9,31 +9,33 @@ that the search resumes however it ended; trials that were running go on from th
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch, RunFolderError, shorten
+from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch, shorten
 from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.sealed import declared
+from ziggurat.core.untrusted import read_json_object
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.search import outputs
 from ziggurat.search.ensemble import SearchedEnsemble, best_trials, make_ensemble, named_folders
 from ziggurat.search.page import PAGE_FILE, write_page
+from ziggurat.search.same_search import DAMAGE, check_same
 from ziggurat.search.space import Space, default_space, own_settings, read_space, with_settings
 from ziggurat.search.study import WHOLE, Study, TrialRecord
 from ziggurat.search.trial_process import Ended, LocalProcess, Start, TrialProcess, discard
 from ziggurat.training.ensemble.ensemble import MOST_MEMBERS
 from ziggurat.training.evaluate_run import evaluate
-from ziggurat.training.experiment import Experiment, as_experiment, differing_keys
+from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare
 from ziggurat.training.run_folder.own_folder import check_own_folder
 from ziggurat.training.signals import StopRequest
@@ -137,12 +139,12 @@ def search_hyperparameters(
             "space": {key: dimension.to_json() for key, dimension in found.items()},
             "seed": seed,
         }
-        _check_same(folder, settings)
+        check_same(folder / SETTINGS_FILE, settings)
         dataset = prepare(experiment, folder=prepared, progress=progress)
         if not dataset.split("validation").rows:
             raise ConfigError("the validation split has no rows, by which a search decides", "give data.split a share")
         settings["dataset"] = dataset.fingerprint
-        _check_same(folder, settings)
+        check_same(folder / SETTINGS_FILE, settings)
         write_json(folder / SETTINGS_FILE, settings)
         with contextlib.ExitStack() as stack:
             jobs, start = _start(stack, ray, jobs, dataset.folder, experiment.training.device)
@@ -161,6 +163,12 @@ def _start(
     from ziggurat.search.ray_trial import ray_start
 
     return ray_start(stack.enter_context(RayCluster(ray)), prepared.resolve(), jobs, device)
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredTest:
+    trial: int
+    figures: dict[str, float | None]
 
 
 class _Search:
@@ -361,12 +369,12 @@ class _Search:
         if not self.dataset.split("test").rows:
             return {}
         path = self.folder / TEST_FILE
-        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if stored.get("trial") != best.number:
+        stored = declared(_StoredTest, read_json_object(path, DAMAGE), path, DAMAGE) if path.exists() else None
+        if stored is None or stored.trial != best.number:
             figures = evaluate(self.run_folder(best.number), "test", prepared=self.dataset.folder).compute()
-            stored = {"trial": best.number, "figures": _figures(figures)}
-            write_json(path, stored)
-        return {key: math.nan if value is None else value for key, value in stored["figures"].items()}
+            stored = _StoredTest(best.number, _figures(figures))
+            write_json(path, asdict(stored))
+        return {key: math.nan if value is None else value for key, value in stored.figures.items()}
 
     def _write(self, best: TrialRecord, test: dict[str, float], together: SearchedEnsemble | None = None) -> None:
         records = self.study.records()
@@ -415,26 +423,4 @@ def _check_searchable(experiment: Experiment) -> None:
     if experiment.training.readers:
         raise ConfigError(
             "training.readers: the trials of a search read the prepared data themselves", "leave the readers out"
-        )
-
-
-def _check_same(folder: Path, settings: dict[str, Any]) -> None:
-    """Raises RunFolderError if the folder holds a search with other settings than these."""
-    path = folder / SETTINGS_FILE
-    if not path.exists():
-        return
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunFolderError(
-            f"{path}: cannot be read ({error})", "restore it, or name another folder with --run"
-        ) from None
-    known = {key: stored.get(key) for key in settings}
-    written = json.loads(json.dumps(settings))
-    differences = differing_keys(known, written)
-    if differences:
-        key, old, new = differences[0]
-        raise RunFolderError(
-            f"{folder}: holds a search with another {key}: {shorten(old)} there, {shorten(new)} here",
-            "name another folder with --run, or delete this one",
         )

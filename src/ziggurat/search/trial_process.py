@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -14,12 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import write_json
+from ziggurat.core.untrusted import Damage, read_json_object
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run_folder.metrics_log import read_metrics_log
 from ziggurat.training.run_folder.run_files import METRICS_FILE
 
 _TAIL_LINES = 15
+_DAMAGE = Damage(RunFolderError, "delete it: the same command trains this trial again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class TrialProcess:
         if status is None:
             return None
         files = self._files
-        result = json.loads(files.out.read_text(encoding="utf-8")) if files.out.exists() else {}
+        result = read_json_object(files.out, _DAMAGE) if files.out.exists() else {}
         lines = files.errors.read_text(encoding="utf-8", errors="replace").splitlines()
         return Ended(result, status, "\n".join(lines[-_TAIL_LINES:]))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Plan
@@ -15,8 +15,9 @@ from ziggurat.towers.config import Towers
 def with_towers_on_hosts(problem: Problem, towers: Towers) -> Problem:
     """Returns the problem with every table constrained to the host of its tower; the first towers are on the first.
 
-    On a host, tables go to the rank with the least work, those with the most work first. A table that would take more
-    than half of a device's memory is split by rows over the host's ranks, unless it takes means.
+    On a host, tables go to the rank with the least work whose memory they fit into, those with the most work first. A
+    table that would take more than half of a device's memory is split by rows over the host's ranks, unless it takes
+    means.
 
     Args:
         problem: the tables, on several hosts.
@@ -36,34 +37,47 @@ def with_towers_on_hosts(problem: Problem, towers: Towers) -> Problem:
     return problem.but(constraints=constraints)
 
 
-def keeps(plan: Plan, constraints: Mapping[str, TableConstraint]) -> bool:
-    """Returns whether every table is where its constraint says."""
-    return all(
-        (plan.placements[name].sharding, plan.placements[name].ranks) == (each.sharding, each.ranks)
-        for name, each in constraints.items()
-    )
+def keeps(plan: Plan, problem: Problem) -> bool:
+    """Returns whether a plan has every table on the host of its tower, and where the user wants it."""
+    for name, each in problem.constraints.items():
+        placed = plan.placements[name]
+        if placed.sharding != each.sharding:
+            return False
+        if each.ranks is None or placed.ranks == each.ranks:
+            continue
+        hosts = {rank // problem.topology.devices for rank in (*placed.ranks, *each.ranks)}
+        if not each.by_tower or each.sharding != "table_wise" or len(hosts) > 1:
+            return False
+    return True
 
 
 def _on_host(
     problem: Problem, tables: Sequence[TableSpec], ranks: tuple[int, ...], host: int
 ) -> dict[str, TableConstraint]:
-    load = dict.fromkeys(ranks, 0.0)
+    load, held = dict.fromkeys(ranks, 0.0), dict.fromkeys(ranks, 0.0)
     found: dict[str, TableConstraint] = {}
     for table in sorted(tables, key=lambda each: (-_work(problem, each), each.name)):
         asked = problem.constraints.get(table.name)
         if asked is not None:
             _check(table, asked, ranks, host)
-        large = problem.whole(table).kept_bytes > problem.capacity / 2
+        size = problem.whole(table).kept_bytes
+        large = size > problem.capacity / 2
         by_rows = large and table.pooling == "sum" if asked is None else asked.sharding == "table_row_wise"
         if by_rows:
-            found[table.name] = TableConstraint("table_row_wise", ranks)
+            found[table.name] = TableConstraint("table_row_wise", ranks, by_tower=asked is None)
             for rank in ranks:
                 load[rank] += _work(problem, table) / len(ranks)
+                held[rank] += size / len(ranks)
+            continue
+        if asked is not None and asked.ranks is not None:
+            (rank,) = asked.ranks
         else:
-            least = min(ranks, key=lambda rank: (load[rank], rank))
-            chosen = (least,) if asked is None or asked.ranks is None else asked.ranks
-            found[table.name] = TableConstraint("table_wise", chosen)
-            load[chosen[0]] += _work(problem, table)
+            free = [rank for rank in ranks if held[rank] + size <= problem.capacity]
+            by_work, by_bytes = (lambda rank: (load[rank], rank)), (lambda rank: (held[rank], rank))
+            rank = min(free, key=by_work) if free else min(ranks, key=by_bytes)
+        found[table.name] = TableConstraint("table_wise", (rank,), by_tower=asked is None or asked.ranks is None)
+        load[rank] += _work(problem, table)
+        held[rank] += size
     return found
 
 

@@ -41,10 +41,25 @@ def check_tower_transform(
             "parallel.embeddings: tower_transform needs the section towers, which says which features are together",
             f"add one, such as towers: {{partition: {{name: strided, towers: 2}}}}, {_FLAT}",
         )
-    found = next(_obstacles(towers, layout, parallel, planning, embeddings, optimizer), None)
+    found = obstacle(towers, layout, parallel, planning, embeddings, optimizer)
     if found is not None:
         key, reason, hint = found
         raise ConfigError(f"{key}: tower_transform {reason}", f"{hint}, {_FLAT}")
+
+
+def obstacle(
+    towers: TowersConfig,
+    layout: Layout,
+    parallel: ParallelConfig,
+    planning: PlanningConfig,
+    embeddings: EmbeddingsConfig,
+    optimizer: DenseOptimizerSettings,
+) -> tuple[str, str, str] | None:
+    """Returns the key that stands against the tower transform, what this cannot do, and what to do; None if it can be.
+
+    Its arguments are those of :func:`check_tower_transform`.
+    """
+    return next(_obstacles(towers, layout, parallel, planning, embeddings, optimizer), None)
 
 
 def _obstacles(
@@ -73,6 +88,8 @@ def _obstacles(
         yield "planning.beyond_memory", "has no tables that memory cannot hold so far", "leave it out"
     if planning.planner.uses_slow_memory:
         yield "planning.planner", "does not order rows by frequency so far", "choose rules"
+    if planning.planner.uses_row_tiers:
+        yield "planning.planner", "keeps each table on one host, so that its rows have no tiers", "choose rules"
     if isinstance(towers.module, NoModule):
         return
     if not isinstance(parallel.dense, DDP):

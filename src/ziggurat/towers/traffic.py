@@ -71,6 +71,7 @@ def traffic_note(
     parallel: ParallelConfig,
     *,
     transforms: bool,
+    blocked: str | None = None,
 ) -> str | None:
     """Returns a note on the bytes of both exchanges with the faster one; None if only one is possible.
 
@@ -81,6 +82,7 @@ def traffic_note(
         topology: the ranks.
         parallel: the precisions of rows and gradients.
         transforms: whether the experiment uses the tower transform.
+        blocked: why it cannot; None if it can.
     """
     towers = towers_of(config, layout)
     if topology.hosts == 1 or len(towers) % topology.hosts:
@@ -96,6 +98,8 @@ def traffic_note(
     seconds = [each.seconds(topology) for each in (flat, transform)]
     better = seconds[1] < seconds[0]
     advice = f"use parallel.embeddings: {{name: {'tower_transform' if better else 'flat'}}}"
+    if better and blocked is not None:
+        advice = f"not possible here, as {blocked}"
     return (
         f"towers: rows and gradients of a step take {format_bytes(flat.between)} between hosts and "
         f"{format_bytes(flat.within)} within them by the flat exchange, {seconds[0]:.2g} s; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -11,7 +12,7 @@ from tests.search.architecture.conftest import SMALL, small_config
 from tests.training.conftest import MakeExperiment
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, RunFolderError
-from ziggurat.search.architecture.feasible import keeps
+from ziggurat.search.architecture.feasible import Limits, keeps, uniform_draw
 from ziggurat.search.architecture.records import ArchitectureTrial
 from ziggurat.search.architecture.search import search_architecture
 from ziggurat.search.architecture.space.decision import chosen
@@ -42,7 +43,7 @@ def test_a_search_stops_resumes_and_writes_a_config_that_trains(make_experiment:
     written = load_experiment(searched.folder / "best.yaml")
     assert written.model == run.experiment.model
     assert written.embeddings == run.experiment.embeddings
-    assert written.name == "small-architecture"
+    assert written.name == "small-best"
     page = (searched.folder / "search.html").read_text()
     assert "Probabilities over time" in page
     assert "top.1.width" in page
@@ -78,6 +79,29 @@ def test_other_methods_stay_within_the_limits_and_improve_where_they_can(
         assert sum(found[12:]) / 8 < sum(found[:8]) / 8
 
 
+def test_tpe_whose_proposals_exceed_the_limits_goes_on_as_if_it_had_not_been_stopped(
+    make_experiment: MakeExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what it proposes, little keeps the limit, so that some of what is trained is no proposal of its own."""
+    monkeypatch.setattr("ziggurat.search.architecture.strategies._DRAWS", 3)
+    experiment, config = make_experiment(), small_config()
+    space = WholeSpace(config.space, config.tables, experiment, prepare(experiment).schema)
+    draws = [uniform_draw(space, 5, 0)(number) for number in range(200)]
+    limits: Limits = {"flops": float(np.quantile([space.costs(each)["flops"] for each in draws], 0.1))}
+    trials: list[ArchitectureTrial] = []
+    strategy = strategy_of("tpe", space, limits, 0, tmp_path, higher_is_better=False)
+    within = 0
+    for number in range(1, 9):
+        choices = strategy.propose(trials)
+        anew = strategy_of("tpe", space, limits, 0, tmp_path, higher_is_better=False)
+        assert anew.propose(trials) == choices
+        strategy = anew
+        assert keeps(space, choices, limits)
+        within += strategy._proposed.number is not None  # pyright: ignore
+        trials.append(ArchitectureTrial(number, choices, {}, "complete", float(number), {}, 0, 0.0))
+    assert 0 < within < 8
+
+
 def test_random_search_trains_goes_on_and_ends_with_its_budget(make_experiment: MakeExperiment) -> None:
     experiment = make_experiment(training__max_steps=2, training__epochs=1)
     first = search_architecture(experiment, config=small_config(), method="random", trials=1)
@@ -99,6 +123,9 @@ def test_the_command_predicts_and_searches(make_experiment: MakeExperiment) -> N
         assert "ziggurat doctor --architecture" in unmeasured.exception.hint
         measured = CliRunner().invoke(app, ["doctor", "--architecture", "exp.yaml", "--space", "space.yaml"])
         assert measured.exit_code == 0, measured.output
+        ranks = CliRunner().invoke(app, [*arguments, "--dry-run", "--nproc", "2"])
+        assert isinstance(ranks.exception, ConfigError)
+        assert "measures on one process" in ranks.exception.problem
         predicted = CliRunner().invoke(app, [*arguments, "--dry-run"])
         assert "in all:" in predicted.output, predicted.output
         done = CliRunner().invoke(app, arguments)

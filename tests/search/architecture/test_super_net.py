@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,12 @@ import torch
 
 from tests.search.architecture.conftest import OpenTrainer, small_config
 from tests.training.conftest import MakeExperiment
+from ziggurat.core.errors import DivergedError
+from ziggurat.core.progress import Silent
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.search.architecture.drawing import draw_architectures
 from ziggurat.search.architecture.feasible import drawn_within, equal_liking, excess, repaired, uniform_draw
+from ziggurat.search.architecture.search import search_architecture
 from ziggurat.search.architecture.space.decision import Mask, hard_masks
 from ziggurat.search.architecture.space.whole_space import WholeSpace
 from ziggurat.search.architecture.supernet.hashed_features import hashed_ids
@@ -96,8 +102,39 @@ def test_a_search_that_was_stopped_goes_on_bit_for_bit(open_trainer: OpenTrainer
         assert [name for name in left if not torch.equal(left[name], right[name])] == []
     assert trainer.at.step == trainer.total_steps
     assert trainer.at.architecture_steps == trainer.steps_of_architecture > 0
-    assert len(whole[2]) == len(resumed[2])
-    assert whole[2][-1].probabilities == resumed[2][-1].probabilities  # pyright: ignore
+    assert whole[2] == resumed[2]
+
+
+def test_what_has_diverged_is_not_saved_over_what_has_not(open_trainer: OpenTrainer) -> None:
+    with open_trainer(Path("net")) as trainer, StopRequest() as stop:
+        trainer.train(stop, 2)
+        trainer.at.losses["weights"] = (float("nan"), 1.0)
+        trainer.at.step = 3
+        with pytest.raises(DivergedError, match="the loss of the super-net became nan by step 3"):
+            trainer.save()
+    with open_trainer(Path("net")) as trainer:
+        assert trainer.at.step == 2
+
+
+def test_a_signal_while_architectures_are_ranked_ends_the_search(open_trainer: OpenTrainer) -> None:
+    with open_trainer(Path("net")) as trainer, StopRequest() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        dataset = Dataset(prepare(trainer.space.experiment).folder)
+        assert draw_architectures(trainer, trainer.space.own_costs(), 3, dataset, stop, Silent()) is None
+
+
+def test_tables_that_all_lose_rows_are_searched(make_experiment: MakeExperiment) -> None:
+    config = small_config(tables={"rows": [0.5, 0.25], "least_rows": 30})
+    stopped = search_architecture(make_experiment(training__max_steps=4), config=config, stop_after=6)
+    assert not stopped.finished
+
+
+def test_max_steps_bounds_each_part_of_the_super_net(make_experiment: MakeExperiment) -> None:
+    experiment = make_experiment(training__max_steps=3)
+    config = small_config(supernet={"warmup_epochs": 1})
+    searched = search_architecture(experiment, config=config)
+    assert searched.found.history[-1].step == 6
+    assert searched.finished
 
 
 def test_a_step_of_the_weights_trains_one_architecture(open_trainer: OpenTrainer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -11,17 +13,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ziggurat.core.errors import ConfigError, RunFolderError
-from ziggurat.search.pipelines.choosing import best_searched
+from ziggurat.core.errors import ConfigError, EnvironmentMismatch, RunFolderError
+from ziggurat.core.progress import Silent
+from ziggurat.search.pipelines.campaign import Campaign
+from ziggurat.search.pipelines.choosing import best_searched, judge
 from ziggurat.search.pipelines.clustering.config import PolicyConfig
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask
 from ziggurat.search.pipelines.evaluation import Evaluator, simplified
 from ziggurat.search.pipelines.found import FoundPipelines
 from ziggurat.search.pipelines.methods.proposals import standard
+from ziggurat.search.pipelines.methods.simple import shared
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, possible, simplest, why_masked
-from ziggurat.search.pipelines.records import RECORDS_FILE
+from ziggurat.search.pipelines.records import RECORDS_FILE, Records
 from ziggurat.search.pipelines.search import METHODS, search_pipelines
 from ziggurat.search.pipelines.table import Table
+from ziggurat.search.pipelines.workers import Workers
 
 TASK = LogisticRegressionTask(folds=3)
 
@@ -159,6 +165,70 @@ def test_a_time_limit_keeps_what_was_evaluated() -> None:
     assert not found.finished
     assert 1 <= found.evaluations < 10_000
     assert found.pipelines
+
+
+def test_finalists_are_judged_on_fresh_folds_where_time_ended_the_search() -> None:
+    found = search_pipelines(TABLE, TASK, method="shared", budget=10_000, hours=6 / 3600)
+    assert not found.finished
+    fresh = [each for each in found.trials if each.repeat]
+    assert {each.origin for each in fresh} == {"finalist"}
+    assert found.trials[0].pipelines in [each.pipelines for each in fresh]
+    assert found.pipelines in [each.pipelines for each in fresh]
+
+
+def test_finalists_that_were_judged_decide_if_the_judgement_is_cut_short() -> None:
+    table = make_table(120)
+    for most, judged in ((11, 1), (13, 3)):
+        with Workers(table, TASK, 0, 1) as workers:
+            limit = 10
+            campaign = Campaign(table, workers, Records(None), lambda: workers_done(campaign) >= limit, Silent())  # noqa: B023
+            campaign.run(shared(table, 0, 5), 10)
+            limit = most
+            chosen, is_finished = judge(campaign, 22)
+        assert not is_finished
+        assert len(campaign.trials) == most
+        fresh = [each for each in campaign.trials if each.repeat == 1]
+        assert len(fresh) == judged
+        assert chosen.pipelines in [each.pipelines for each in fresh]
+
+
+def workers_done(campaign: Campaign) -> int:
+    return len(campaign.records)
+
+
+def test_a_process_that_is_killed_is_named() -> None:
+    with Workers(TABLE, TASK, 0, 2) as workers:
+        asked = [(standard(TABLE).pipelines, repeat) for repeat in range(40)]
+        results = workers.results(asked, lambda: False)
+        next(results)
+        child = multiprocessing.active_children()[0]
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(EnvironmentMismatch, match="a process that evaluates pipelines was killed"):
+            list(results)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="is not empty and holds no search of pipelines"):
+        search_pipelines(TABLE, TASK, method="standard", budget=1, folder=tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_seeds_are_those_of_numpy() -> None:
+    found = search_pipelines(make_table(60), TASK, method="shared", budget=2, seed=2**32 - 1)
+    assert found.evaluations == 2
+    with pytest.raises(ConfigError, match=r"(?s)seed: received 4294967296.*give 0 to 4,294,967,295"):
+        search_pipelines(TABLE, TASK, method="shared", budget=2, seed=2**32)
+
+
+def test_missing_categories_that_have_a_place_of_their_own_are_not_imputed() -> None:
+    for encoder, kept in (("one_hot", "category"), ("hash", "category"), ("target", "most_frequent")):
+        pipeline = CategoricalPipeline(imputer="most_frequent", encoder=encoder)  # pyright: ignore[reportArgumentType]
+        found = simplest(pipeline, has_missing=True, missing_is_own=True)
+        assert isinstance(found, CategoricalPipeline)
+        assert found.imputer == kept
+        assert simplest(pipeline, has_missing=True) == pipeline
 
 
 def test_masked_combinations_say_why_and_what_they_are() -> None:

@@ -17,6 +17,7 @@ from ziggurat.search.pipelines.comparison_page import render_comparison, write_c
 from ziggurat.search.pipelines.drawings import feature_map, rewards, scores
 from ziggurat.search.pipelines.page import masked, render, write_page
 from ziggurat.search.pipelines.pipeline import title
+from ziggurat.search.pipelines.scored_by import by_folds, by_model
 
 
 def visible(element: ET.Element) -> str:
@@ -28,7 +29,7 @@ def rows(root: ET.Element) -> list[list[str]]:
 
 
 def test_the_page_shows_clusters_pipelines_rewards_evaluations_and_masks() -> None:
-    root = ET.fromstring(render("ads", "auc", sample()))
+    root = ET.fromstring(render("ads", by_folds("auc"), sample()))
     text = visible(root)
     assert visible(next(root.iter("h1"))) == "ads: search of preprocessing pipelines"
     assert "+0.0800 is gained" in text
@@ -63,10 +64,14 @@ def test_what_a_method_does_not_tell_is_left_out() -> None:
     plain = replace(
         sample(), method="shared", episodes=(), descriptors=empty, coordinates=np.zeros((0, 2)), finished=False
     )
-    page = render("ads", "log_loss", plain)
+    page = render("ads", by_folds("log_loss"), plain)
     root = ET.fromstring(page)
     assert [link.get("href") for link in root.iter("a")] == ["#clusters", "#evaluations", "#masked"]
-    assert "minus the log-loss; more is better" in page
+    assert "less is better" in page
+    assert "Score (minus the log_loss)" in page
+    trained = render("ads", by_model("ne"), plain)
+    assert "each a training of the model, judged on the validation split" in trained
+    assert "cross-validated" not in trained
     assert "The search is not finished." in page
 
 
@@ -74,7 +79,7 @@ def test_masks_are_told_with_their_reasons() -> None:
     found = {(scaler, discretiser): reason for scaler, discretiser, reason in masked()}
     assert "linear" in found["standard", "uniform_bins"]
     assert ("power", "spline") not in found
-    root = ET.fromstring(render("ads", "auc", sample()))
+    root = ET.fromstring(render("ads", by_folds("auc"), sample()))
     assert len([row for row in rows(root) if row[2:] and "scaler none is it" in row[2]]) > 5
 
 
@@ -137,9 +142,9 @@ def test_methods_over_data_sets_are_ranked_with_a_critical_difference(tmp_path: 
 @pytest.mark.parametrize("name", ["search", "ranks"])
 def test_pages_load_nothing(name: str, tmp_path: Path) -> None:
     if name == "search":
-        write_page(tmp_path / "search.html", HOSTILE, "auc", sample())
+        write_page(tmp_path / "search.html", HOSTILE, by_folds("auc"), sample())
         page = (tmp_path / "search.html").read_text(encoding="utf-8")
-        assert page == render(HOSTILE, "auc", sample())
+        assert page == render(HOSTILE, by_folds("auc"), sample())
     else:
         scores_of = {"a": (0.1,), "b": (0.2,), HOSTILE: (0.3,)}
         page = render_comparison(HOSTILE, {HOSTILE: {"one": scores_of, HOSTILE: scores_of}}, "a")

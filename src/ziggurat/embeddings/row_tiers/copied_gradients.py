@@ -13,7 +13,8 @@ u is the most that a host has touched, and v what all have touched together. An 
 
 Sums are added in the order of the hosts, by every rank that needs them, so that copies agree to the bit.
 
-Shape legend: L ranks of a host, N hosts, P flags of a range, u rows touched by this host, v by any, D dim.
+Shape legend: G ranks, L of a host, N hosts, P flags of a range, p = P/8 bytes of them, u rows touched by this host, v
+by any, D dim.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from ziggurat.embeddings.row_table import add_by_row
 from ziggurat.embeddings.row_tiers.distinct_rows import DistinctRows
-from ziggurat.embeddings.row_tiers.flags import packed, padded, unpacked
+from ziggurat.embeddings.row_tiers.flags import either, packed, padded, unpacked
 from ziggurat.embeddings.row_tiers.rank_groups import Gathering, InFlight, RankGroups
 from ziggurat.embeddings.row_tiers.tiered_table import TieredTable
 from ziggurat.embeddings.wire import Wire
@@ -68,10 +69,12 @@ class CopiedGradients:
     def take_flags(self, bits: Tensor) -> None:
         """Takes the flags of all ranks, (G, bytes)."""
         groups = self._groups
-        flags = unpacked(bits).view(groups.hosts, groups.host.size, groups.host.size, self._lengths[0])
-        self._range_LP = flags.flatten(0, 1).any(dim=0)
-        self._copied_LP = flags.flatten(0, 1)[groups.host_ranks, groups.host.own]
-        self._copied_NP = flags[:, :, groups.host.own].any(dim=1)
+        # As bits, an eighth of their size as flags: there are as many of each row as ranks.
+        bits_GLp = bits.unflatten(1, (groups.host.size, self._lengths[0] // 8))
+        of_own_NLp = bits_GLp[:, groups.host.own].unflatten(0, (groups.hosts, groups.host.size))
+        self._range_LP = unpacked(either(bits_GLp))
+        self._copied_LP = unpacked(bits_GLp[groups.host_ranks, groups.host.own])
+        self._copied_NP = unpacked(torch.stack([either(each_Lp) for each_Lp in of_own_NLp]))
 
     def send_flags(self, host_places: Tensor) -> None:
         """Tells the peers which of the rows on every host this host has touched.

@@ -26,8 +26,16 @@ def packed(flags: Tensor) -> Tensor:
 def unpacked(bits: Tensor) -> Tensor:
     """Returns bytes (…, n) as flags (…, 8·n), of bool: the inverse of :func:`packed`."""
     if bits.device.type == "cpu":
-        return torch.from_numpy(np.unpackbits(bits.numpy(), axis=-1)).bool()
+        return torch.from_numpy(np.unpackbits(bits.numpy(), axis=-1).view(np.bool_))
     return unpacked_by_torch(bits)
+
+
+def either(bits: Tensor) -> Tensor:
+    """Returns bytes (n, …) of flags as bytes (…): which flags any of the n have set."""
+    found = bits[0].clone()
+    for each in bits[1:]:
+        found |= each
+    return found
 
 
 def packed_by_torch(flags: Tensor) -> Tensor:

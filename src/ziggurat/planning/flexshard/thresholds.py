@@ -10,7 +10,7 @@ before the second to every host.
    long as the seconds of the whole step stay within a slack of the least.
 3. **Memory.** A price per byte is added and raised until the rows fit: the copies that save least per byte are given up
    first, of whichever table they are. What is left of the memory is filled with further rows of the run at which the
-   price stopped, so the result is within one row of the best.
+   price stopped, so the result is within two rows of the best.
 
 The thresholds of FlexShard are results here: t₁ is the probability that one rank needs the coldest row with a copy on
 every rank, t₂ that of the coldest row with any copy.

@@ -33,8 +33,9 @@ def make_environment(task: TaskConfig, *, training: bool = False, frames: bool =
         if task.is_atari:
             env = make_atari(task.env, task.atari, frames=frames)
         else:
-            env = gym.make(task.env, render_mode="rgb_array" if frames else None)
-        if task.max_steps is not None:
+            # In place of the limit that the environment is registered with, which may be a lower one.
+            env = gym.make(task.env, task.max_steps, render_mode="rgb_array" if frames else None)
+        if task.is_atari and task.max_steps is not None:
             env = TimeLimit(env, task.max_steps)
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         raise EnvironmentMismatch(f"task.env: {task.env}: {error}", "pip install 'ziggurat[rl]'") from None

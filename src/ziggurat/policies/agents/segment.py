@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
@@ -61,6 +62,9 @@ class _Watch(BaseCallback):
         # Exploration that shrinks with the training does so over all of it, not over this call of learn.
         self.model._total_timesteps = self._total  # pyright: ignore[reportPrivateUsage]
         self._shown = self.model.num_timesteps
+        if isinstance(self.model, DQN):  # it sets its rate of exploration after a step, and begins with 0
+            remaining = 1.0 - self._shown / max(1, self._total)
+            self.model.exploration_rate = self.model.exploration_schedule(remaining)
 
     def _on_step(self) -> bool:
         agent = self.model

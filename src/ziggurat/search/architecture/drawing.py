@@ -10,10 +10,12 @@ import torch
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.metrics.names import higher_is_better
+from ziggurat.parallel.agreement import on_any_rank
 from ziggurat.search.architecture.feasible import Limits, drawn_within
 from ziggurat.search.architecture.space.decision import hard_masks
 from ziggurat.search.architecture.supernet.loop import SuperNetTrainer
 from ziggurat.training.evaluate import evaluate_split
+from ziggurat.training.signals import StopRequest
 from ziggurat.training.train_state import monitored
 
 
@@ -35,15 +37,16 @@ _APART = 1_000
 
 
 def draw_architectures(
-    trainer: SuperNetTrainer, limits: Limits, count: int, dataset: Dataset, progress: Progress
-) -> list[Drawn]:
-    """Returns different architectures within the limits, the best first. All ranks call it.
+    trainer: SuperNetTrainer, limits: Limits, count: int, dataset: Dataset, stop: StopRequest, progress: Progress
+) -> list[Drawn] | None:
+    """Returns different architectures within the limits, the best first; None if a signal came. All ranks call it.
 
     Args:
         trainer: the super-net, trained.
         limits: the limits.
         count: how many are drawn; equal ones are counted once.
         dataset: the prepared data.
+        stop: whether to stop.
         progress: where to show progress.
     """
     space, recommender = trainer.space, trainer.recommender
@@ -60,6 +63,8 @@ def draw_architectures(
     progress.start("rank architectures", len(found), "architectures")
     drawn: list[Drawn] = []
     for number, choices in enumerate(found, start=1):
+        if on_any_rank(stop.signal is not None):
+            return None
         recommender.net.masks = hard_masks(space.decisions, choices)
         metrics = evaluate_split(
             recommender, dataset.split("validation"), dataset.schema, trainer.device, experiment.evaluation.batch_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ziggurat.report.markup import Html, el
-from ziggurat.report.numbers import count, percent, short
+from ziggurat.report.numbers import percent, short
 from ziggurat.report.svg import Axes, padded
 from ziggurat.search.architecture.found import FoundArchitectures
 from ziggurat.search.architecture.records import ArchitectureTrial
@@ -89,7 +89,7 @@ def cost_and_value(found: FoundArchitectures, cost: str) -> Html:
     dots: list[Html] = []
     for each, x, y in zip(trials, xs, ys, strict=True):
         what = "the config as it is" if each.number == 0 else f"trial {each.number}"
-        title = el("title", f"{what}: {short(y)} at {count(round(x))}")
+        title = el("title", f"{what}: {short(y)} at {short(x)}")
         is_best = found.best is not None and each.number == found.best.number
         cls = "dot second" if each.number == 0 else "dot first"
         dots.append(

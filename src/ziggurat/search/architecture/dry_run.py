@@ -45,6 +45,7 @@ class PredictedSearch:
         retraining_s: of the trainings from scratch, with that of the config as it is.
         peak_bytes: the most resident memory of this process.
         steps: steps of weights, and of the architecture.
+        prepares: whether trainings from scratch may have to prepare the data anew, which is not in their seconds.
     """
 
     supernet_s: float
@@ -52,6 +53,7 @@ class PredictedSearch:
     retraining_s: float
     peak_bytes: float
     steps: tuple[int, int]
+    prepares: bool
 
     @property
     def seconds(self) -> float:
@@ -59,10 +61,11 @@ class PredictedSearch:
 
     def text(self) -> str:
         """Returns the prediction in words."""
+        also = ", and the preparation of the data for each that keeps fewer rows of a table" if self.prepares else ""
         return (
             f"super-net: {self.steps[0]:,} steps of weights and {self.steps[1]:,} of the architecture, "
             f"{self.supernet_s:,.0f} s\nranking what is drawn: {self.ranking_s:,.0f} s\n"
-            f"trainings from scratch: {self.retraining_s:,.0f} s\n"
+            f"trainings from scratch: {self.retraining_s:,.0f} s{also}\n"
             f"in all: {self.seconds:,.0f} s, {format_bytes(round(self.peak_bytes))} of memory"
         )
 
@@ -77,7 +80,7 @@ def predict_search(
     """Prepares the data if needed, makes a few steps of the super-net, and predicts the search from their medians.
 
     A training from scratch is taken to be as fast for a step as the super-net under the masks of one architecture
-    within the limits. On several ranks, call it on one.
+    within the limits. One process measures: it predicts a search on one rank.
 
     Raises:
         ConfigError, DataError: as the search.
@@ -129,6 +132,7 @@ def predict_search(
         retraining_s=(settings.retrained + 1) * one,
         peak_bytes=peak,
         steps=steps,
+        prepares=any(share != 1.0 for table in space.tables.tables for share in table.shares),
     )
 
 

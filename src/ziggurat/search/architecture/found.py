@@ -85,7 +85,7 @@ def write_best(path: Path, experiment: Experiment, found: FoundArchitectures) ->
         figures = ", ".join(f"{name} {value:.6g}" for name, value in judged.items())
         comments.append(f"Test, computed once, after the choice: {figures}")
     comments.append(f"Train it: ziggurat train {path}")
-    values = {**experiment.model_dump(mode="json"), "name": f"{found.name}-architecture"}
+    values = {**experiment.model_dump(mode="json"), "name": f"{found.name}-best"}
     with atomic_file(path) as temporary:
         temporary.write_text("".join(f"# {line}\n" for line in comments) + as_yaml(values), encoding="utf-8")
 

@@ -94,8 +94,13 @@ def _chosen(found: FoundArchitectures) -> list[Html]:
     ]
 
 
+def _costs(found: FoundArchitectures) -> list[str]:
+    """Returns the names of all costs: the config as it is has no measured time."""
+    return list(dict.fromkeys(name for trial in found.trials for name in trial.costs))
+
+
 def _front(found: FoundArchitectures) -> list[Html]:
-    costs = list(found.trials[0].costs) if found.trials else []
+    costs = _costs(found)
     if not any(each.value is not None for each in found.trials):
         return []
     caption = "Orange: the config as it was. The large dot was chosen. The line is the Pareto front."
@@ -143,7 +148,7 @@ def _over_time(found: FoundArchitectures) -> list[Html]:
 
 
 def _trials(found: FoundArchitectures) -> Html:
-    costs = list(found.trials[0].costs) if found.trials else []
+    costs = _costs(found)
     sign = -1 if found.higher_is_better else 1
     ordered = sorted(found.trials, key=lambda each: (each.value is None, sign * (each.value or 0.0), each.number))
     rows = [_row(each, costs) for each in ordered]

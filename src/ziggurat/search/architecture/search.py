@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import math
+import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -21,14 +22,13 @@ from typing import Any
 import torch
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import ConfigError, DivergedError, OutOfMemory, RunFolderError, shorten
+from ziggurat.core.errors import ConfigError, DivergedError, OutOfMemory
 from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.core.sealed import read_sealed_json, write_sealed_json
-from ziggurat.core.untrusted import Damage, read_json_object
+from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.metrics.names import higher_is_better
-from ziggurat.parallel.agreement import on_first_rank
+from ziggurat.parallel.agreement import on_any_rank, on_first_rank
 from ziggurat.parallel.own_random import preserved_random_state
 from ziggurat.parallel.world import World
 from ziggurat.search.architecture.config import ArchitectureSearchConfig, read_search_config
@@ -44,8 +44,9 @@ from ziggurat.search.architecture.strategies import Method, strategy_of
 from ziggurat.search.architecture.supernet.loop import SuperNetTrainer
 from ziggurat.search.architecture.supernet.opened import check_searchable, opened_super_net
 from ziggurat.search.architecture.supernet.saving import HistoryPoint
+from ziggurat.search.same_search import DAMAGE, check_same
 from ziggurat.training.evaluate_run import evaluate
-from ziggurat.training.experiment import Experiment, as_experiment, differing_keys
+from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device, process_group
 from ziggurat.training.run_folder.own_folder import check_own_folder
@@ -57,7 +58,24 @@ SETTINGS_FILE = "architecture.json"
 DRAWN_FILE = "drawn.json"
 TEST_FILE = "test.json"
 SUPERNET, TRIALS, PREPARED = "supernet", "trials", "prepared"
-_DAMAGE = Damage(RunFolderError, "restore it from a copy, or name another folder with --run")
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredChoices:
+    choices: dict[str, int]
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredDrawn:
+    seconds: float
+    history: list[HistoryPoint]
+    drawn: list[_StoredChoices]
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredTest:
+    figures: dict[str, dict[str, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +157,13 @@ def search_architecture(
         def open_folder() -> Path:
             check_own_folder(folder, SETTINGS_FILE, "search of architectures")
             stack.enter_context(locked_folder(folder, "searching"))
-            _check_same(folder, values)
+            check_same(folder / SETTINGS_FILE, values)
             dataset = prepare(own, folder=prepared, progress=shown)
             if not dataset.split("validation").rows:
                 raise ConfigError(
                     "the validation split has no rows, by which a search decides", "give data.split a share"
                 )
-            _check_same(folder, {**values, "dataset": dataset.fingerprint})
+            check_same(folder / SETTINGS_FILE, {**values, "dataset": dataset.fingerprint})
             write_json(folder / SETTINGS_FILE, {**values, "dataset": dataset.fingerprint})
             return dataset.folder
 
@@ -221,9 +239,8 @@ class _Search:
         """Returns the architectures that were drawn from the super-net, trained first if need be; None if stopped."""
         stored = on_first_rank(lambda: self._stored_drawn())
         if stored is not None:
-            self.supernet_seconds = stored["seconds"]
-            self.history = tuple(HistoryPoint(**each) for each in stored["history"])
-            return [Drawn(each["choices"], each["value"]) for each in stored["drawn"]]
+            self.supernet_seconds, self.history = stored.seconds, tuple(stored.history)
+            return [Drawn(each.choices, math.nan if each.value is None else each.value) for each in stored.drawn]
         folder = self.folder / SUPERNET
         if self.leads:
             folder.mkdir(exist_ok=True)
@@ -237,11 +254,12 @@ class _Search:
                 self.progress.note(f"{folder}: resuming at step {trainer.at.step:,} of {trainer.total_steps:,}")
             trainer.train(stop, stop_after)
             self.history, self.supernet_seconds = tuple(trainer.at.history), trainer.at.seconds
+            started, drawn = time.monotonic(), None
+            if trainer.finished:
+                drawn = draw_architectures(trainer, self.limits, self.settings.drawn, self.dataset, stop, self.progress)
             self._signal = stop.signal
-            if not trainer.finished:
+            if drawn is None:
                 return None
-            started = time.monotonic()
-            drawn = draw_architectures(trainer, self.limits, self.settings.drawn, self.dataset, self.progress)
             self.supernet_seconds += time.monotonic() - started
             # Every rank keeps the first one's clock: it decides nothing, but is in what all return.
             self.supernet_seconds = on_first_rank(lambda: self.supernet_seconds)
@@ -252,11 +270,11 @@ class _Search:
                 "drawn": [{"choices": each.choices, "value": _finite(each.value)} for each in drawn],
             }
             write_sealed_json(self.folder / DRAWN_FILE, values)
-        return None if self._signal is not None else drawn
+        return drawn
 
-    def _stored_drawn(self) -> dict[str, Any] | None:
+    def _stored_drawn(self) -> _StoredDrawn | None:
         path = self.folder / DRAWN_FILE
-        return read_sealed_json(path, _DAMAGE) if path.exists() else None
+        return declared(_StoredDrawn, read_sealed_json(path, DAMAGE), path, DAMAGE) if path.exists() else None
 
     def _one_after_the_other(self, trials: int | None, seconds: float | None) -> bool:
         strategy = strategy_of(
@@ -267,8 +285,9 @@ class _Search:
             spent = sum(each.seconds for each in ended)
             if (trials is not None and len(ended) >= trials) or (seconds is not None and spent >= seconds):
                 return True
-            choices = on_first_rank(lambda ended=ended: strategy.propose(ended))
             number = len(ended) + 1
+            begun = next((each for each in self.trials if each.number == number), None)
+            choices = on_first_rank(lambda ended=ended: strategy.propose(ended)) if begun is None else begun.choices
             if not self._train(choices, self.space.decoded(choices), self.space.costs(choices), number):
                 return False
 
@@ -308,7 +327,18 @@ class _Search:
         self._signal = outcome.signal
         what = "the config as it is" if not number else described(chosen(self.space.decisions, choices))
         self.progress.note(f"trial {number}: val_{self.monitor} {value:.6g}, {ended.seconds:.1f} s: {what}")
-        return outcome.signal is None
+        self._tidy()
+        return not on_any_rank(outcome.signal is not None)
+
+    def _tidy(self) -> None:
+        """Deletes datasets that were prepared for trials that are not the best one."""
+        best = best_of(self.trials, higher_is_better=self.higher)
+        if not self.leads or best is None:
+            return
+        kept = self._prepared(self.space.decoded(best.choices))
+        for folder in (self.folder / PREPARED).glob("*"):
+            if folder != kept:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _spent(self, trial: ArchitectureTrial, started: float) -> float:
         """Returns the seconds of a trial, by the first rank's clock: budgets must end on all ranks alike."""
@@ -333,8 +363,7 @@ class _Search:
         if not self.dataset.split("test").rows:
             return {}
         path = self.folder / TEST_FILE
-        stored: dict[str, Any] = on_first_rank(lambda: read_sealed_json(path, _DAMAGE) if path.exists() else {}) or {}
-        known: dict[str, Any] = stored.get("figures", {})
+        known = on_first_rank(lambda: _stored_test(path)).figures
         for trial in (self.trials[0], best):
             if str(trial.number) not in known:
                 experiment = self.space.decoded(trial.choices) if trial.number else self.experiment
@@ -355,20 +384,9 @@ class _Search:
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
+def _stored_test(path: Path) -> _StoredTest:
+    return declared(_StoredTest, read_sealed_json(path, DAMAGE), path, DAMAGE) if path.exists() else _StoredTest({})
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _check_same(folder: Path, settings: dict[str, Any]) -> None:
-    """Raises RunFolderError if the folder holds a search with other settings than these."""
-    path = folder / SETTINGS_FILE
-    if not path.exists():
-        return
-    stored = read_json_object(path, _DAMAGE)
-    differences = differing_keys({key: stored.get(key) for key in settings}, json.loads(json.dumps(settings)))
-    if differences:
-        key, old, new = differences[0]
-        raise RunFolderError(
-            f"{folder}: holds a search with another {key}: {shorten(old)} there, {shorten(new)} here",
-            "name another folder with --run, or delete this one",
-        )

@@ -7,14 +7,18 @@ strategy is a function of the trials so far and a seed, so that a search that wa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
 from ziggurat.search.architecture.feasible import Limits, drawn_within, equal_liking, keeps, repaired, uniform_draw
 from ziggurat.search.architecture.records import ArchitectureTrial
 from ziggurat.search.architecture.space.whole_space import WholeSpace
+
+if TYPE_CHECKING:
+    from ziggurat.search.study import Study
 
 Method = Literal["supernet", "random", "tpe", "evolution"]
 
@@ -74,6 +78,19 @@ class Evolution:
         return repaired(self._space, self._limits, child, equal_liking(self._space))
 
 
+@dataclass(frozen=True, slots=True)
+class _Proposed:
+    """A proposal of a study.
+
+    Attributes:
+        number: its number there; None: the study proposed nothing within the limits.
+        architecture: what is to be trained.
+    """
+
+    number: int | None
+    architecture: dict[str, int]
+
+
 class ParzenEstimator:
     """The hyperparameter search's study over the decisions: a tree-structured Parzen estimator.
 
@@ -100,28 +117,38 @@ class ParzenEstimator:
         )  # fmt: skip
         self._study: Study | None = None
         self._told = 0
-        self._asked: tuple[int, dict[str, int]] | None = None
+        self._proposed: _Proposed | None = None
 
     def propose(self, trials: Sequence[ArchitectureTrial]) -> dict[str, int]:
-        if self._study is None or len(trials) != self._told + 1:
+        if self._study is None or len(trials) < self._told:
             self._path.unlink(missing_ok=True)
-            self._study, self._told, self._asked = self._make(), 0, None
+            self._study, self._told, self._proposed = self._make(), 0, None
+        while True:
+            proposed = self._proposed or self._propose(self._study)
+            if self._told == len(trials):
+                self._proposed = proposed
+                return dict(proposed.architecture)
+            self._tell(self._study, proposed, trials[self._told])
+            self._told, self._proposed = self._told + 1, None
+
+    def _propose(self, study: Study) -> _Proposed:
+        """Returns the next architecture within the limits; after many that are not, the last one is changed."""
         architecture: dict[str, int] = {}
-        for _ in range(len(trials) + _DRAWS):
-            number, architecture = self._ask() if self._asked is None else self._asked
-            self._asked = None
-            if not keeps(self._space, architecture, self._limits):
-                self._study.end(number, "failed")
-            elif self._told == len(trials):
-                self._asked = number, architecture
-                return architecture
-            else:
-                value, self._told = trials[self._told].value, self._told + 1
-                if value is None:
-                    self._study.end(number, "failed")
-                else:
-                    self._study.end(number, "complete", value)
-        return repaired(self._space, self._limits, architecture, equal_liking(self._space))
+        for _ in range(_DRAWS):
+            number, architecture = self._ask()
+            if keeps(self._space, architecture, self._limits):
+                return _Proposed(number, architecture)
+            study.end(number, "failed")
+        return _Proposed(None, repaired(self._space, self._limits, architecture, equal_liking(self._space)))
+
+    def _tell(self, study: Study, proposed: _Proposed, trial: ArchitectureTrial) -> None:
+        """Tells the study what a proposal was worth; one that was changed is none of its own, and is not told."""
+        if proposed.number is None:
+            return
+        if trial.value is None or trial.choices != proposed.architecture:
+            study.end(proposed.number, "failed")
+        else:
+            study.end(proposed.number, "complete", trial.value)
 
     def _ask(self) -> tuple[int, dict[str, int]]:
         assert self._study is not None

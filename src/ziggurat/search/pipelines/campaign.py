@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ziggurat.core.progress import Progress
-from ziggurat.search.pipelines.evaluation import Result, key_of, simplified
+from ziggurat.search.pipelines.evaluation import Assignment, Result, key_of, simplified
 from ziggurat.search.pipelines.found import Trial
 from ziggurat.search.pipelines.methods.proposals import Proposal, Proposals
 from ziggurat.search.pipelines.pipeline import title
@@ -93,6 +93,10 @@ class Campaign:
             )
         self._show()
         return [self._asked[key] for key in keys] if len(allowed) == len(new) else None
+
+    def result(self, pipelines: Assignment, repeat: int) -> Result | None:
+        """Returns the result of an evaluation that counts; None if there is none."""
+        return self._asked.get(key_of(simplified(self.table, pipelines), repeat))
 
     def _show(self) -> None:
         best = max((each.score for each in self.trials if each.repeat == 0), default=float("nan"))

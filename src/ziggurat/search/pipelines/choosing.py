@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ziggurat.search.pipelines.campaign import Campaign
+from ziggurat.search.pipelines.campaign import Campaign, Stopped
 from ziggurat.search.pipelines.found import Trial
 from ziggurat.search.pipelines.methods.proposals import Proposal
 from ziggurat.search.pipelines.pipeline import Kind
@@ -43,32 +43,39 @@ def finalists(trials: Sequence[Trial], most: int) -> list[Trial]:
     return standard + chosen[: max(0, most - len(standard))]
 
 
-def judge(campaign: Campaign, budget: int) -> Trial:
+def judge(campaign: Campaign, budget: int) -> tuple[Trial, bool]:
     """Returns the trial to return, after the finalists' evaluations on fresh folds, up to ``budget`` in all.
 
-    A first round judges about half of what is left, a second one the better half of them.
-
-    Raises:
-        Stopped: a signal or the deadline came before.
+    A first round judges about half of what is left, a second one the better half of them. If a signal or the deadline
+    ends a round, those decide that were judged in it, or before; the second value says whether none did.
     """
     left = budget - len(campaign.trials)
     first = (left + 1) // 2 + (left > 4)
     running = finalists(campaign.trials, max(2, first))
     if left < 2 or len(running) < 2:
-        return best_searched(campaign.trials)
+        return best_searched(campaign.trials), True
     fresh: dict[int, list[float]] = {each.number: [] for each in running}
-    repeat = 0
+    repeat, is_finished = 0, True
     while (left := budget - len(campaign.trials)) >= len(running):
         repeat += 1
-        results = campaign.evaluate([Proposal("finalist", each.pipelines) for each in running], repeat, left)
-        assert results is not None
+        try:
+            campaign.evaluate([Proposal("finalist", each.pipelines) for each in running], repeat, left)
+        except Stopped:
+            is_finished = False
+        results = [campaign.result(each.pipelines, repeat) for each in running]
         for trial, result in zip(running, results, strict=True):
-            fresh[trial.number] += list(result.scores) or [-math.inf]
+            if result is not None:
+                fresh[trial.number] += list(result.scores) or [-math.inf]
+        if not is_finished:
+            running = [each for each in running if fresh[each.number]]
+            break
         ranked = sorted(running[1:], key=lambda each: (-float(np.mean(fresh[each.number])), each.number))
         # Standard scaling stays; after the first round so many others do as the rest of the budget can judge again.
         most = max(2, budget - len(campaign.trials)) if repeat == 1 else len(running)
         running = [running[0], *ranked[: most - 1]]
-    return _ahead(running, fresh, {each.name: each.kind for each in campaign.table.columns})
+    if not running or running[0].origin != "standard":
+        return campaign.trials[0], is_finished  # standard scaling, as nothing could be compared with it
+    return _ahead(running, fresh, {each.name: each.kind for each in campaign.table.columns}), is_finished
 
 
 def best_searched(trials: Sequence[Trial]) -> Trial:

@@ -52,7 +52,10 @@ def mean_score(scores: Sequence[float]) -> float:
 
 def simplified(table: Table, assignment: Assignment) -> dict[str, AnyPipeline]:
     """Returns the assignment in the order of columns, without parts that change nothing for its column."""
-    return {each.name: simplest(assignment[each.name], has_missing=each.has_missing) for each in table.columns}
+    return {
+        each.name: simplest(assignment[each.name], has_missing=each.has_missing, missing_is_own=each.missing_is_own)
+        for each in table.columns
+    }
 
 
 def key_of(assignment: Assignment, repeat: int) -> str:
@@ -63,7 +66,7 @@ def key_of(assignment: Assignment, repeat: int) -> str:
 
 def divided(table: Table, folds: int, seed: int, repeat: int) -> list[tuple[Ints, Ints]]:
     """Returns (training rows, validation rows) of each fold; each class is divided evenly, each repeat divides anew."""
-    divider = StratifiedKFold(folds, shuffle=True, random_state=10_007 * seed + repeat)
+    divider = StratifiedKFold(folds, shuffle=True, random_state=(10_007 * seed + repeat) % 2**32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of classes with fewer rows than folds
         rows = list(divider.split(np.zeros(len(table.labels)), table.labels))

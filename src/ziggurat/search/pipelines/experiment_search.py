@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,7 +21,9 @@ from ziggurat.search.pipelines.found import FoundPipelines
 from ziggurat.search.pipelines.model_judges import ModelJudges
 from ziggurat.search.pipelines.page import write_page
 from ziggurat.search.pipelines.pipeline import title
-from ziggurat.search.pipelines.search import MethodName, search_pipelines, search_with
+from ziggurat.search.pipelines.scored_by import ScoredBy, by_folds, by_model
+from ziggurat.search.pipelines.search import Judged, MethodName, judged_by_folds, own_folder, search_with
+from ziggurat.search.pipelines.table import Table
 from ziggurat.training.experiment import Experiment, as_experiment, as_yaml
 
 BEST_FILE = "best.yaml"
@@ -98,37 +100,43 @@ def search_feature_pipelines(
     progress = progress or Silent()
     folder = Path("searches") / f"{experiment.name}-pipelines" if folder is None else Path(folder)
     names = [each.name for each in searched_features(experiment)]
-    folder.mkdir(parents=True, exist_ok=True)
-    raw = folder / "raw" if prepared is None else Path(prepared)
-    table = table_of(experiment, rows, seed, raw, progress)
-    shared: dict[str, Any] = {
-        "method": method, "budget": budget, "seed": seed, "folder": folder, "hours": hours, "policy": policy,
-        "progress": progress,
-    }  # fmt: skip
-    if downstream == "model":
-        if not 1 <= jobs <= 256:
-            raise ConfigError(f"jobs: received {jobs}", "give 1 to 256")
-        threads = max(1, len(os.sched_getaffinity(0)) // jobs)
-        judged = {"experiment": experiment.model_dump(mode="json")}
-        every = np.arange(len(table.labels))
-        found = search_with(table, lambda: ModelJudges(experiment, folder, jobs, threads), every, judged, **shared)
-    else:
-        task = (LogisticRegressionTask if downstream == "logistic_regression" else MLPTask)(metric=metric, folds=folds)
-        found = search_pipelines(table, task, jobs=jobs, **shared)
-    best = with_pipelines(experiment, found.pipelines, f"{experiment.name}-pipelines")
-    left = tuple(each.name for each in experiment.features if each.name not in names)
-    write_best(folder / BEST_FILE, best, found, left)
-    write_found(folder / FOUND_FILE, found)
-    judged_by = experiment.training.monitor if downstream == "model" else metric
-    write_page(folder / PAGE_FILE, experiment.name, judged_by, found)
+    with own_folder(folder):
+        raw = folder / "raw" if prepared is None else Path(prepared)
+        table = table_of(experiment, rows, seed, raw, progress)
+        if downstream == "model":
+            judged, scored = _judged_by_model(experiment, table, folder, jobs), by_model(experiment.training.monitor)
+        else:
+            kind = LogisticRegressionTask if downstream == "logistic_regression" else MLPTask
+            judged = judged_by_folds(table, kind(metric=metric, folds=folds), seed, jobs, method, budget, hours)
+            scored = by_folds(metric)
+        found = search_with(
+            table, judged, method=method, budget=budget, seed=seed, folder=folder, hours=hours, policy=policy,
+            progress=progress,
+        )  # fmt: skip
+        best = with_pipelines(experiment, found.pipelines, f"{experiment.name}-best")
+        left = tuple(each.name for each in experiment.features if each.name not in names)
+        write_best(folder / BEST_FILE, best, found, scored, left)
+        write_found(folder / FOUND_FILE, found)
+        write_page(folder / PAGE_FILE, experiment.name, scored, found)
     return SearchedPipelines(folder, found, best, left, folder / PAGE_FILE)
 
 
-def write_best(path: Path, experiment: Experiment, found: FoundPipelines, left: tuple[str, ...]) -> None:
+def _judged_by_model(experiment: Experiment, table: Table, folder: Path, jobs: int) -> Judged:
+    if not 1 <= jobs <= 256:
+        raise ConfigError(f"jobs: received {jobs}", "give 1 to 256")
+    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    rows = np.arange(len(table.labels))
+    settings = {"experiment": experiment.model_dump(mode="json")}
+    return Judged(lambda: ModelJudges(experiment, folder, jobs, threads), rows, settings)
+
+
+def write_best(
+    path: Path, experiment: Experiment, found: FoundPipelines, scored: ScoredBy, left: tuple[str, ...]
+) -> None:
     """Writes the config with the pipelines, atomically, with comments that say how it was found."""
     comments = [
-        f"Found by `ziggurat search pipelines` ({found.method}): {found.evaluations} evaluations.",
-        f"Cross-validated score {found.score:.6g}; of standard scaling {found.standard:.6g}.",
+        f"Found by `ziggurat search pipelines` ({found.method}): {found.evaluations} evaluations, {scored.how}.",
+        f"{scored.metric} {scored.shown(found.score)}; of standard scaling {scored.shown(found.standard)}.",
         *(f"  {name}: cluster {found.clusters[name]}: {title(each)}" for name, each in found.pipelines.items()),
     ]
     if left:

@@ -124,7 +124,7 @@ def _category(name: str, rows: Floats, encoder: VocabularyEncoder) -> Column:
     places = np.empty(encoder.rows, np.float64)
     places[: 1 + encoder.oov_rows] = MISSING_CODE
     places[1 + encoder.oov_rows + order] = np.arange(len(keys))
-    return Column(name, "categorical", places[rows.astype(np.int64)], tuple(keys[place] for place in order))
+    return Column(name, "categorical", places[rows.astype(np.int64)], tuple(keys[place] for place in order), True)
 
 
 def with_pipelines(experiment: Experiment, pipelines: Mapping[str, AnyPipeline], name: str) -> Experiment:

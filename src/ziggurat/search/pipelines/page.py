@@ -15,50 +15,53 @@ from ziggurat.report.numbers import figure as written
 from ziggurat.search.pipelines import drawings
 from ziggurat.search.pipelines.found import FoundPipelines, Trial
 from ziggurat.search.pipelines.pipeline import Discretiser, NumericPipeline, Scaler, title, why_masked
+from ziggurat.search.pipelines.scored_by import ScoredBy
 
 _SHOWN = 50
 """The evaluations that are listed; of more, the best ones and all that failed."""
-_KEPT_SIGNS = {"log_loss": "minus the log-loss"}
 
 
-def write_page(path: str | Path, name: str, metric: str, found: FoundPipelines) -> None:
+def write_page(path: str | Path, name: str, scored: ScoredBy, found: FoundPipelines) -> None:
     """Writes the page atomically.
 
     Args:
         path: the file.
         name: of the experiment or table.
-        metric: what the folds are scored by.
+        scored: what the scores are.
         found: the search, finished or not.
 
     Raises:
         DataError: the disk is full or the folder is not writable.
     """
     with atomic_file(Path(path)) as temporary:
-        temporary.write_text(render(name, metric, found), encoding="utf-8")
+        temporary.write_text(render(name, scored, found), encoding="utf-8")
 
 
-def render(name: str, metric: str, found: FoundPipelines) -> str:
+def render(name: str, scored: ScoredBy, found: FoundPipelines) -> str:
     """Returns the page; equal searches give equal bytes. Sections without content, and links to them, are left out."""
-    metric = _KEPT_SIGNS.get(metric, metric)
     sections = {
         "clusters": ("Clusters", _clusters(found)),
-        "policy": ("Policy", _policy(found, metric)),
-        "evaluations": ("Evaluations", _evaluations(found, metric)),
+        "policy": ("Policy", _policy(found, scored.score)),
+        "evaluations": ("Evaluations", _evaluations(found, scored.score)),
         "columns": ("Columns", _columns(found)),
         "masked": ("Masked", _masked()),
     }
     kept = {anchor: (link, drawn) for anchor, (link, drawn) in sections.items() if drawn is not None}
     links = [join([el("a", link, href=f"#{anchor}"), " "]) for anchor, (link, _) in kept.items()]
-    return page(f"{name} – ziggurat search", _header(name, metric, found, links), [each for _, each in kept.values()])
+    return page(f"{name} – ziggurat search", _header(name, scored, found, links), [each for _, each in kept.values()])
 
 
-def _header(name: str, metric: str, found: FoundPipelines, links: list[Html]) -> Html:
+def _header(name: str, scored: ScoredBy, found: FoundPipelines, links: list[Html]) -> Html:
     gain = found.score - found.standard
     optimism = found.search_score - found.score
     terms = [
-        ("cross-validated", written(found.score), f"{metric}; more is better"),
-        ("standard scaling", written(found.standard), f"{difference(gain)} is gained, on the same folds"),
-        ("over-fit of the choice", difference(optimism), "score on the folds that chose, minus that on fresh ones"),
+        (scored.metric, written(scored.value(found.score)), scored.direction),
+        ("standard scaling", written(scored.value(found.standard)), f"{difference(gain)} is gained"),
+        (
+            "over-fit of the choice",
+            difference(optimism),
+            "score that it was chosen by, minus that of a fresh judgement",
+        ),
         ("evaluations", count(found.evaluations), f"in {duration(found.seconds)}"),
     ]
     headline = [el("div", el("dt", term), el("dd", value, el("small", note))) for term, value, note in terms]
@@ -68,7 +71,7 @@ def _header(name: str, metric: str, found: FoundPipelines, links: list[Html]) ->
         el("h1", f"{name}: search of preprocessing pipelines"),
         el(
             "p",
-            f"{found.method}: a pipeline for every column, cross-validated on training rows alone.{state}",
+            f"{found.method}: a pipeline for every column, {scored.how}.{state}",
             cls="soft",
         ),
         el("dl", *headline, cls="headline"),

@@ -122,16 +122,24 @@ def possible(kind: Kind, *, has_missing: bool) -> tuple[NumericPipeline | Catego
 
 
 def simplest(
-    pipeline: NumericPipeline | CategoricalPipeline | TimePipeline, *, has_missing: bool
+    pipeline: NumericPipeline | CategoricalPipeline | TimePipeline, *, has_missing: bool, missing_is_own: bool = False
 ) -> NumericPipeline | CategoricalPipeline | TimePipeline:
-    """Returns what a pipeline is for a column, without the parts that change nothing there."""
+    """Returns what a pipeline is for a column, without the parts that change nothing there.
+
+    Args:
+        pipeline: the pipeline.
+        has_missing: whether a training value is missing.
+        missing_is_own: whether one-hot and hashed categories have a place of their own for missing ones in any case.
+    """
     if isinstance(pipeline, NumericPipeline):
         if pipeline.discretiser != "none" and why_masked(pipeline):
             same = "quantile_bins" if pipeline.scaler == "quantile_uniform" else pipeline.discretiser
             pipeline = pipeline.model_copy(update={"scaler": "none", "discretiser": same})
         if not has_missing:
             pipeline = pipeline.model_copy(update={"imputer": "median", "missing_flag": False})
-    if isinstance(pipeline, CategoricalPipeline) and not has_missing:
+    if isinstance(pipeline, CategoricalPipeline) and (
+        not has_missing or (missing_is_own and pipeline.encoder in {"one_hot", "hash"})
+    ):
         pipeline = pipeline.model_copy(update={"imputer": "category"})
     return pipeline
 

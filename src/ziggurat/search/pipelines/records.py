@@ -50,6 +50,9 @@ class Records:
             self._path.touch()
             sync_folder(self._path.parent)
 
+    def __len__(self) -> int:
+        return len(self._results)
+
     def get(self, key: str) -> Result | None:
         return self._results.get(key)
 

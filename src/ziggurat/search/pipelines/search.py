@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,15 +28,18 @@ from ziggurat.search.pipelines.methods.tpe import tpe
 from ziggurat.search.pipelines.records import Records
 from ziggurat.search.pipelines.table import Ints, Table
 from ziggurat.search.pipelines.workers import Judges, Workers
+from ziggurat.training.run_folder.own_folder import check_own_folder
 from ziggurat.training.signals import StopRequest
 
 MethodName = Literal["cluster", "kmeans", "shared", "per_feature", "tpe", "standard"]
 METHODS: tuple[MethodName, ...] = get_args(MethodName)
-SETTINGS_FILE = "search.json"
+SETTINGS_FILE = "pipelines.json"
 _DAMAGE = Damage(RunFolderError, "restore it from a copy, or search in another folder")
-_SEARCH_SHARE = 0.85
-"""The share of the hours after which no pipeline is proposed, so that finalists can be judged."""
+_SEARCH_SHARE = 0.75
+"""The share of the hours after which no pipeline is proposed: finalists are judged by a quarter of the evaluations."""
 _BATCH = 8
+SEEDS = 2**32
+"""Seeds are below this: those of NumPy's and scikit-learn's generators are."""
 
 
 def search_pipelines(
@@ -72,55 +78,87 @@ def search_pipelines(
         RunFolderError: the folder holds another search, or is damaged.
         EnvironmentMismatch: Optuna is not installed.
     """
-    _check(table, task, method, budget, hours, jobs)
-    return search_with(
-        table, lambda: Workers(table, task, seed, jobs), divided(table, task.folds, seed, 0)[0][0],
-        {"task": task.model_dump(mode="json")}, method=method, budget=budget, seed=seed, folder=folder, hours=hours,
-        policy=policy, progress=progress,
+    judged = judged_by_folds(table, task, seed, jobs, method, budget, hours)
+    search = partial(
+        search_with, table, judged, method=method, budget=budget, seed=seed, hours=hours, policy=policy,
+        progress=progress,
     )  # fmt: skip
+    if folder is None:
+        return search(folder=None)
+    with own_folder(folder):
+        return search(folder=folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How pipelines are judged.
+
+    Attributes:
+        judges: makes what computes evaluations.
+        rows: rows of the table on which descriptors and the screen are computed.
+        settings: what says how evaluations are computed, as JSON; a folder holds searches of one kind alone.
+    """
+
+    judges: Callable[[], Judges]
+    rows: Ints
+    settings: dict[str, Any]
+
+
+def judged_by_folds(
+    table: Table, task: LogisticRegressionTask | MLPTask, seed: int, jobs: int, method: MethodName, budget: int,
+    hours: float | None,
+) -> Judged:  # fmt: skip
+    """Returns the judgement by cross-validation, after a check of all arguments; see :func:`search_pipelines`.
+
+    Raises:
+        ConfigError: an argument is not possible, or a class has fewer rows than there are folds.
+    """
+    _check(table, task, method, budget, seed, hours, jobs)
+    rows = divided(table, task.folds, seed, 0)[0][0]
+    return Judged(lambda: Workers(table, task, seed, jobs), rows, {"task": task.model_dump(mode="json")})
+
+
+@contextlib.contextmanager
+def own_folder(folder: Path) -> Generator[None]:
+    """Holds the folder of a search, which is marked as one from its beginning.
+
+    Raises:
+        RunFolderError: it holds something else.
+        FolderInUse: another process searches in it.
+    """
+    check_own_folder(folder, SETTINGS_FILE, "search of pipelines")
+    with locked_folder(folder, "searching"):
+        if not (folder / SETTINGS_FILE).exists():
+            write_sealed_json(folder / SETTINGS_FILE, {})
+        yield
 
 
 def search_with(
-    table: Table, judges: Callable[[], Judges], rows: Ints, judged: dict[str, Any], *, method: MethodName,
-    budget: int, seed: int, folder: Path | None, hours: float | None, policy: PolicyConfig | None,
-    progress: Progress | None,
+    table: Table, judged: Judged, *, method: MethodName, budget: int, seed: int, folder: Path | None,
+    hours: float | None, policy: PolicyConfig | None, progress: Progress | None,
 ) -> FoundPipelines:  # fmt: skip
-    """Searches as :func:`search_pipelines`, with evaluations that ``judges`` compute.
-
-    Args:
-        table: the training rows.
-        judges: makes what computes evaluations.
-        rows: rows of the table on which descriptors and the screen are computed.
-        judged: what says how evaluations are computed, as JSON; a folder holds searches of one kind alone.
-    """
+    """Searches as :func:`search_pipelines`, in a folder that is held already: see :func:`own_folder`."""
     progress, policy = progress or Silent(), policy or PolicyConfig()
-    if folder is None:
-        return _searched(table, judges, rows, method, budget, seed, None, hours, policy, progress)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked_folder(folder, "searching"):
-        settings = {"table": table.digest(), **judged, "method": method, "seed": seed}
+    if folder is not None:
+        settings = {"table": table.digest(), **judged.settings, "method": method, "seed": seed}
         settings["policy"] = policy.model_dump(mode="json")
-        path = folder / SETTINGS_FILE
-        if path.exists():
-            before = read_sealed_json(path, _DAMAGE)
-            differing = [key for key, value in settings.items() if before.get(key) != value]
-            if differing:
-                raise RunFolderError(
-                    f"{folder}: holds a search with another {differing[0]}", "search in another folder"
-                )
-        write_sealed_json(path, settings)
-        return _searched(table, judges, rows, method, budget, seed, folder, hours, policy, progress)
+        before = read_sealed_json(folder / SETTINGS_FILE, _DAMAGE)
+        differing = [key for key, value in settings.items() if before and before.get(key) != value]
+        if differing:
+            raise RunFolderError(f"{folder}: holds a search with another {differing[0]}", "search in another folder")
+        write_sealed_json(folder / SETTINGS_FILE, settings)
+    return _searched(table, judged, method, budget, seed, folder, hours, policy, progress)
 
 
 def _searched(
-    table: Table, judges: Callable[[], Judges], rows: Ints, method: MethodName, budget: int, seed: int,
-    folder: Path | None, hours: float | None, policy: PolicyConfig, progress: Progress,
+    table: Table, judged: Judged, method: MethodName, budget: int, seed: int, folder: Path | None,
+    hours: float | None, policy: PolicyConfig, progress: Progress,
 ) -> FoundPipelines:  # fmt: skip
     began, notes = time.monotonic(), Notes()
     ends = [began + 3600 * hours * share for share in (_SEARCH_SHARE, 1.0)] if hours is not None else [math.inf] * 2
     records = Records(folder)
     progress.start("pipelines", budget, "evaluations")
-    with StopRequest() as stop, judges() as workers:
+    with StopRequest() as stop, judged.judges() as workers:
         end = ends[0]
         campaign = Campaign(
             table, workers, records, lambda: stop.signal is not None or time.monotonic() > end, progress
@@ -128,15 +166,15 @@ def _searched(
         finished, chosen = True, None
         try:
             searching = budget - _reserve(method, budget)
-            campaign.run(_method(method, table, rows, seed, searching, policy, notes), searching)
+            campaign.run(_method(method, table, judged.rows, seed, searching, policy, notes), searching)
         except Stopped:
             finished = False
+            # As if the budget had been what the time allowed.
+            budget = min(budget, len(campaign.trials) + max(2, reserved(len(campaign.trials) * 4 // 3)))
         end = ends[1]
-        try:
-            if stop.signal is None and campaign.trials:
-                chosen = judge(campaign, budget) if method != "standard" else campaign.trials[0]
-        except Stopped:
-            finished = False
+        if stop.signal is None and campaign.trials:
+            chosen, is_judged = judge(campaign, budget) if method != "standard" else (campaign.trials[0], True)
+            finished = finished and is_judged
     if not campaign.trials:
         raise ConfigError("the search was stopped before its first evaluation", "give it more time, or run it again")
     chosen = chosen or best_searched(campaign.trials)
@@ -195,12 +233,14 @@ def _clusters(table: Table, pipelines: dict[str, AnyPipeline], notes: Notes) -> 
     return {each.name: numbers.setdefault(pipelines[each.name], len(numbers)) for each in table.columns}
 
 
-def _check(table: Table, task: Any, method: str, budget: int, hours: float | None, jobs: int) -> None:
+def _check(table: Table, task: Any, method: str, budget: int, seed: int, hours: float | None, jobs: int) -> None:
     if method not in METHODS:
         raise ConfigError(f"method: received {method!r}", f"give one of {', '.join(METHODS)}")
     for name, value in (("budget", budget), ("jobs", jobs)):
         if value < 1:
             raise ConfigError(f"{name}: received {value}", "give 1 or more")
+    if not 0 <= seed < SEEDS:
+        raise ConfigError(f"seed: received {seed}", f"give 0 to {SEEDS - 1:,}")
     if hours is not None and not hours > 0:
         raise ConfigError(f"hours: received {hours}", "give more than 0, or leave it out")
     counts = [int((table.labels == each).sum()) for each in range(len(table.classes))]

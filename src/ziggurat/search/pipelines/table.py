@@ -7,7 +7,7 @@ whatever is learnt of a column is learnt by the pipelines, from training rows al
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,15 @@ class Column:
         kind: numeric, categorical or time.
         values: (N,) numbers, or seconds since 1970, NaN for missing; or numbers of categories, -1 for missing.
         categories: the texts of the categories, in order; empty for other kinds.
+        missing_is_own: see :func:`~ziggurat.search.pipelines.pipeline.simplest`; so it is where a config is written
+            whose one-hot and hashed categories look up an embedding table.
     """
 
     name: str
     kind: Kind
     values: Floats
     categories: tuple[str, ...] = ()
+    missing_is_own: bool = False
 
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
@@ -65,7 +68,7 @@ class Column:
 
     def rows(self, chosen: Ints) -> Column:
         """Returns the column of some rows."""
-        return Column(self.name, self.kind, self.values[chosen], self.categories)
+        return replace(self, values=self.values[chosen])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, Protocol
 
+from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask
 from ziggurat.search.pipelines.evaluation import Assignment, Evaluator, Result
 from ziggurat.search.pipelines.table import Table
@@ -67,10 +71,11 @@ class Workers:
                 yield place, self._own.evaluate(assignment, repeat)
             return
         assert self._pool is not None
-        places: dict[Future[Result], int] = {
-            self._pool.submit(_evaluate, dict(assignment), repeat): place
-            for place, (assignment, repeat) in enumerate(asked)
-        }
+        with _children_ignore_interrupts():
+            places: dict[Future[Result], int] = {
+                self._pool.submit(_evaluate, dict(assignment), repeat): place
+                for place, (assignment, repeat) in enumerate(asked)
+            }
         waiting = set(places)
         while waiting:
             if stopped():
@@ -79,7 +84,29 @@ class Workers:
                 waiting = {future for future in waiting if not future.cancelled()}
             done, waiting = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             for future in done:
-                yield places[future], future.result()
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    if stopped():
+                        return
+                    raise EnvironmentMismatch(
+                        "a process that evaluates pipelines was killed, as happens where memory ends",
+                        "use fewer --jobs or --rows; the same command resumes the search",
+                    ) from None
+                yield places[future], result
+
+
+@contextlib.contextmanager
+def _children_ignore_interrupts() -> Generator[None]:
+    """Has processes that start meanwhile leave Ctrl-C to this one from their first moment, not after their imports."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _begin(table: Table, task: Any, seed: int, parent: int) -> None:

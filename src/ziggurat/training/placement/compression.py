@@ -27,6 +27,7 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.features.config import FeatureConfig
 from ziggurat.features.encoders.compressed.clusters import shared_out
 from ziggurat.features.encoders.compressed.learned_hash import LearnedHashConfig
+from ziggurat.features.encoders.compressed.static_function import StaticFunction
 from ziggurat.features.encoders.encoder import EncoderSettings
 from ziggurat.features.encoders.files import encoder_file_names
 from ziggurat.features.preparation.prepare import open_sources
@@ -40,8 +41,10 @@ from ziggurat.training.preparation import prepare
 LEAST_BYTES = 1 << 12
 """Tables of fewer bytes are left as they are."""
 _LEAST_ROWS = 8
-_COMPACT_BYTES = 1.23 * 9 / 8
-"""Bytes a value of a compact map of seven bits a code and two check bits."""
+_COMPACT_BITS = 9
+"""Of a value in a compact map: seven of its code and two that check it."""
+_COMPACT_BYTES = 1.23 * _COMPACT_BITS / 8
+"""Bytes a value of a compact map, but for a hundred that each has."""
 _MAP_SHARE = 0.4
 """The most of a table's budget that its map may take."""
 _PRIVATE_BYTES = 12
@@ -203,20 +206,22 @@ def _proposal(
         return made(None, "its budget holds it whole", before, map_before)
     known = int(np.count_nonzero(accesses))
     mapped = min(known, int(_MAP_SHARE * budget / _COMPACT_BYTES))
-    rows = int((budget - mapped * _COMPACT_BYTES) / width)
+    in_map = StaticFunction.bytes_of(mapped, _COMPACT_BITS)
+    rows = int((budget - in_map) / width)
     private = private_rows(accesses, max(0, rows - 2))
-    while private and rows * width + mapped * _COMPACT_BYTES + private * _PRIVATE_BYTES > budget:
-        rows -= max(1, int((rows * width + mapped * _COMPACT_BYTES + private * _PRIVATE_BYTES - budget) / width))
+    while private and rows * width + in_map + private * _PRIVATE_BYTES > budget:
+        rows -= max(1, int((rows * width + in_map + private * _PRIVATE_BYTES - budget) / width))
         private = min(private, max(0, rows - 3))
     if rows < _LEAST_ROWS:
         rows = max(2, budget // width)
         return made({"name": "hash", "rows": rows}, "no bytes for a map", rows, 0)
+    # More values than rows are used may occur: those of hashed tables, and rare ones without a row of their own.
     section: dict[str, Any] = {"name": "learned_hash", "rows": rows, "private_rows": private, "map": "compact"}
+    section["mapped_values"] = mapped
     why = f"{private:,} rows of the most used values, {rows - private - 2:,} shared by likeness"
     if mapped < known - private:
-        section["mapped_values"] = mapped
         why += f"; {known - private - mapped:,} rare values by hash"
-    return made(section, why, rows, int(mapped * _COMPACT_BYTES) + private * _PRIVATE_BYTES)
+    return made(section, why, rows, in_map + private * _PRIVATE_BYTES)
 
 
 def private_rows(accesses: npt.NDArray[np.int64], rows: int) -> int:

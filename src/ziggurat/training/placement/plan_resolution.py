@@ -97,7 +97,7 @@ def resolve_plan(
                 if progress is not None:
                     progress.note(again.note)
             if stored is not None and transforms(experiment.parallel, world.hosts):
-                stored = stored if keeps(stored, planning.problem.constraints) else None
+                stored = stored if keeps(stored, planning.problem) else None
             plan = stored or plan_problem(planning.problem, planning.planner(progress)).plan
             if again is not None:
                 plan = replace(plan, notes=(again.note, *plan.notes))

@@ -10,9 +10,11 @@ from pathlib import Path
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.progress import Progress
+from ziggurat.core.topology import DeviceKind
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import check_batch_size
 from ziggurat.data.encoded.manifest import ENCODERS
+from ziggurat.embeddings.layout import Layout
 from ziggurat.features.saved_transform import SavedTransform
 from ziggurat.planning import PlanEstimate
 from ziggurat.planning.autoshard.planner import AutoShard
@@ -20,6 +22,7 @@ from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
 from ziggurat.planning.planner import plan_problem
 from ziggurat.planning.quantities import format_bytes, parse_bytes
+from ziggurat.towers.requirements import obstacle
 from ziggurat.towers.traffic import traffic_note
 from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment, as_experiment
@@ -68,7 +71,10 @@ def plan(
         layout = experiment.layout(Dataset(folder).schema)
         chosen = transforms(experiment.parallel, topology.hosts)
         batch_size, parallel = experiment.training.batch_size, experiment.parallel
-        note = traffic_note(experiment.towers, layout, batch_size, topology, parallel, transforms=chosen)
+        note = traffic_note(
+            experiment.towers, layout, batch_size, topology, parallel, transforms=chosen,
+            blocked=_blocked(experiment, layout, topology.kind),
+        )  # fmt: skip
         added += [] if note is None else [note]
     maps = SavedTransform.open(folder / ENCODERS).map_bytes()
     if maps:
@@ -78,6 +84,18 @@ def plan(
             f"({listed})"
         )
     return replace(estimate, plan=plan, notes=(*estimate.notes, *added))
+
+
+def _blocked(experiment: Experiment, layout: Layout, kind: DeviceKind) -> str | None:
+    """Returns why an experiment with towers cannot use the tower transform; None if it can."""
+    if kind != "cpu":
+        return "it trains on CPUs so far"
+    assert experiment.towers is not None
+    found = obstacle(
+        experiment.towers, layout, experiment.parallel, experiment.planning, experiment.embeddings,
+        experiment.optimizer,
+    )  # fmt: skip
+    return None if found is None else f"it {found[1]} ({found[0]})"
 
 
 @contextlib.contextmanager

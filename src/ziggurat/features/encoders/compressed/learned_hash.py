@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 import pydantic
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.features.encoders.compressed.code_map import most_code_bits
+from ziggurat.features.encoders.compressed.code_map import PlainMap, most_code_bits
 from ziggurat.features.encoders.compressed.learning import Form, How, MapSettings, learn
 from ziggurat.features.encoders.compressed.mapped import MAPPED_VERSION, MappedEncoder, Parts
 from ziggurat.features.encoders.encoder import Encoder, EncoderSettings, Ids, ProxySettings, ProxyVectors, ValueCounts
@@ -104,6 +104,11 @@ class LearnedMapSettings(EncoderSettings):
             raise ConfigError(
                 f"encoder {self.title}: keep names one whose rows are divided otherwise, which it cannot continue",
                 "give both the same encoder with the same rows, private_rows and unseen_rows, or leave keep out",
+            )
+        if not isinstance(previous.map, PlainMap):
+            raise ConfigError(
+                f"encoder {self.title}: keep names one with a compact map, which does not know which values it has",
+                "prepare the older data with `map: plain`, or leave keep out",
             )
         return previous
 

@@ -231,7 +231,9 @@ def _settled(settings: MapSettings, tail: _Known, before: Codes) -> Codes:
         empty = np.flatnonzero(~filled)
         if len(empty):
             cost = tail.counts * np.where(moved | ~has, gap_near, gap_own)
+            cost[np.bincount(current, minlength=count)[current] == 1] = 0.0  # alone in its cluster: it would only move
             worst = np.argsort(-cost, kind="stable")[: len(empty)]
+            worst = worst[cost[worst] > 0]
             current[worst] = empty[: len(worst)]
     return current.astype(np.int32)[:, None]
 

@@ -32,6 +32,10 @@ _GUARD_BYTES = 8
 """A number is read as eight bytes from its first one on, also the last number."""
 
 
+def _third(keys: int) -> int:
+    return int(keys * _SLOTS_PER_KEY / 3) + _SPARE_SLOTS
+
+
 @dataclass(frozen=True, slots=True)
 class StaticFunction:
     """The numbers of known keys, without the keys.
@@ -59,13 +63,18 @@ class StaticFunction:
         """
         assert 1 <= bits <= MOST_BITS
         assert not len(numbers) or int(numbers.max()) < 2**bits
-        third = int(len(keys) * _SLOTS_PER_KEY / 3) + _SPARE_SLOTS
+        third = _third(len(keys))
         for seed in range(_MOST_SEEDS):
             slots_3N = _slots(keys, seed, third)
             rounds = _peel(slots_3N, 3 * third)
             if rounds is not None:
                 return cls(bits, seed, third, _pack(_fill(slots_3N, rounds, numbers, 3 * third), bits))
         raise AssertionError("keys occur twice")
+
+    @staticmethod
+    def bytes_of(keys: int, bits: int) -> int:
+        """Returns the bytes that the function of so many keys takes."""
+        return _packed_bytes(3 * _third(keys), bits)
 
     @property
     def nbytes(self) -> int:

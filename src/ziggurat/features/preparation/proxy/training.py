@@ -7,16 +7,19 @@ The cache is a folder for each fingerprint of rows and settings, in ``XDG_CACHE_
     vectors.safetensors     the vectors of every table, once it is trained
 
 ``state.json`` is written last and makes the rest valid, so that a training resumes after its last complete pass. What
-is damaged is trained again. The oldest folders are deleted above 4 GiB.
+is damaged is trained again. A process that trains holds the folder, and others wait. The oldest folders are deleted
+above 4 GiB.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,7 +29,7 @@ from safetensors.numpy import save_file
 
 from ziggurat.core.digests import FileChecksum, load_tensors
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.core.files import atomic_file, user_cache
+from ziggurat.core.files import FolderInUse, atomic_file, locked_folder, user_cache
 from ziggurat.core.progress import Progress
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.data.encoded.split import TRAIN, VALIDATION, Assignment
@@ -46,6 +49,7 @@ _BATCH = (64, 8192)
 _STEPS = 200
 """Steps of a pass at least, unless batches would be smaller than the smallest."""
 _RATE, _DECAY = 0.2, 0.02
+_POLL_S = 0.2
 _PATIENCE = 2
 """Passes without a better loss after which training stops."""
 _WITHOUT_VALIDATION = 3
@@ -75,16 +79,34 @@ def train_proxies(
     numbered: ProxyRows | None = None
     for settings in wanted:
         folder = cache_folder() / _key(rows, settings)
-        learned = _finished(folder)
-        if learned is None:
-            numbered = numbered or ProxyRows.number(plan, parts, assignments, staging, TRAIN)
-            learned = _train(numbered, settings, folder, progress)
-        else:
-            os.utime(folder)
-            progress.note(f"proxy of {settings.dim} numbers a value: taken from {folder}")
+        with _held(folder, progress):
+            learned = _finished(folder)
+            if learned is None:
+                numbered = numbered or ProxyRows.number(plan, parts, assignments, staging, TRAIN)
+                learned = _train(numbered, settings, folder, progress)
+            else:
+                os.utime(folder)
+                progress.note(f"proxy of {settings.dim} numbers a value: taken from {folder}")
         found[settings] = learned
     _prune(cache_folder(), {learned.path.parent for learned in found.values()})
     return found
+
+
+@contextlib.contextmanager
+def _held(folder: Path, progress: Progress) -> Generator[None]:
+    """Holds the folder of a proxy; waits while another process trains it."""
+    with contextlib.ExitStack() as stack:
+        waits = False
+        while True:
+            try:
+                stack.enter_context(locked_folder(folder, "training the proxy of the same rows"))
+                break
+            except FolderInUse as error:
+                if not waits:
+                    progress.note(f"waiting: {error.problem}")
+                waits = True
+                time.sleep(_POLL_S)
+        yield
 
 
 def cache_folder() -> Path:
@@ -128,7 +150,9 @@ def _train(rows: ProxyRows, settings: ProxySettings, folder: Path, progress: Pro
                 progress.advance(done)
         losses.append(_loss(model, rows, VALIDATION if held_out else TRAIN, batch))
         _save_pass(folder, model, losses)
-    model, _ = _resumed(folder, rows, settings, "best")
+    model, kept = _resumed(folder, rows, settings, "best")
+    if not kept:
+        raise DAMAGED_PROXY.of(folder, "the proxy after its best pass is gone")
     progress.finish(f"loss {min(losses):.4f} after pass {int(np.argmin(losses)) + 1} of {len(losses)}")
     return _save_vectors(folder, model, rows, losses)
 
@@ -268,4 +292,5 @@ def _prune(cache: Path, in_use: set[Path]) -> None:
     for folder in folders:
         total += sum(file.stat().st_size for file in folder.iterdir())
         if total > _MOST_BYTES and folder not in in_use:
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(FolderInUse), locked_folder(folder, "deleting old proxies"):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -79,6 +79,7 @@ class HashedFeatures(nn.Module):
         super().__init__()
         self._extended = extended_schema(schema, tables)
         self._hashed: dict[str, tuple[str, Tensor]] = {}
+        self._unused = {name for table in tables if 1.0 not in table.shares for name in table.features}
         for table in tables:
             for share, count in zip(table.shares, table.hashed_rows, strict=True):
                 if share == 1.0:
@@ -95,7 +96,11 @@ class HashedFeatures(nn.Module):
         parts: list[JaggedTensor] = []
         for key in self._extended.pooled:
             if key not in self._hashed:
-                parts.append(own[key])
+                part = own[key]
+                if key in self._unused:  # of a table of one row
+                    missing = torch.full_like(part.values(), MISSING_ROW)
+                    part = JaggedTensor(values=missing, lengths=part.lengths())
+                parts.append(part)
                 continue
             feature, ids = self._hashed[key]
             source = own[feature]

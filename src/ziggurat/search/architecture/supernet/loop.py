@@ -92,14 +92,16 @@ class SuperNetTrainer:
 
         self._weights, self._held = loader(False), loader(True)
         self.steps_per_epoch = self._weights.steps_per_epoch
-        self.warmup_steps = config.warmup_epochs * self.steps_per_epoch
-        self.total_steps = self.warmup_steps + (config.epochs or training.epochs) * self.steps_per_epoch
+        most = training.max_steps if config.epochs is None and training.max_steps is not None else math.inf
+        self.warmup_steps = int(min(config.warmup_epochs * self.steps_per_epoch, most))
+        passes = (config.epochs or training.epochs) * self.steps_per_epoch
+        self.total_steps = self.warmup_steps + int(min(passes, most))
         self._saving = SearchSaving(
             folder, recommender, self.optimizer, self.logits, self.architecture.optimizer,
             space.experiment.parallel.timeout_s, settings,
         )  # fmt: skip
         self.at = self._saving.restore()
-        self._losses: dict[str, tuple[float, float]] = {}
+        self._held_stream: Iterator[Batch] | None = None
 
     @property
     def finished(self) -> bool:
@@ -128,17 +130,16 @@ class SuperNetTrainer:
                         self.architecture_step(held)
                     self.at.seconds = before + time.monotonic() - started
                     self._after_step()
-                    if stopping or self._is_reached(stop_after):
+                    if stopping or self.finished or self._is_reached(stop_after):
                         break
-            self.recommender.lookup.check_ids()
-            self._saving.save(self.at)
+            self._save()
             self._saving.finish()
         self.progress.finish()
 
     def save(self) -> None:
         """Saves the present state."""
         with self._saving.open():
-            self._saving.save(self.at)
+            self._save()
             self._saving.finish()
 
     def weights_step(self, batch: Batch, cursor: Cursor, stopping: bool = False, masks: Masks | None = None) -> bool:
@@ -177,7 +178,9 @@ class SuperNetTrainer:
         """Yields the batches of the architecture that follow the step of the weights that was just made."""
         done = max(0, self.at.step - self.warmup_steps)
         due = done * self._held.steps_per_epoch // self.steps_per_epoch - self.at.architecture_steps
-        return itertools.islice(self._held_batches(), due) if due > 0 else iter(())
+        if self._held_stream is None:
+            self._held_stream = self._held_batches()
+        return itertools.islice(self._held_stream, max(0, due))
 
     def _held_batches(self) -> Iterator[Batch]:
         epoch, step = divmod(self.at.architecture_steps, self._held.steps_per_epoch)
@@ -198,18 +201,32 @@ class SuperNetTrainer:
             self._record()
         save_every = self._training.save_every
         if (save_every is not None and self.at.step % save_every == 0) or self.at.rows == 0:
-            self.recommender.lookup.check_ids()
-            self._saving.save(self.at)
+            self._save()
 
-    def _record(self) -> None:
-        means = {name: total / weight for name, (total, weight) in self._losses.items() if weight}
-        self._losses.clear()
+    def _save(self) -> None:
+        """Saves the present state, unless it has diverged: the checkpoint before is the last one to resume from."""
+        self.recommender.lookup.check_ids()
+        self._mean_losses()
+        self._saving.save(self.at)
+
+    def _mean_losses(self) -> dict[str, float]:
+        """Returns the mean losses since the last point of the history.
+
+        Raises:
+            DivergedError: one is not finite.
+        """
+        means = {name: total / weight for name, (total, weight) in self.at.losses.items() if weight}
         for value in means.values():
             if not math.isfinite(value):
                 raise DivergedError(
                     f"the loss of the super-net became {value} by step {self.at.step}",
                     "lower optimizer.lr and embeddings.optimizer.lr, or set training.clip_norm",
                 )
+        return means
+
+    def _record(self) -> None:
+        means = self._mean_losses()
+        self.at.losses.clear()
         with torch.no_grad():
             probabilities = self.logits.probabilities()
             costs = {name: float(value) for name, value in self.space.expected_costs(probabilities).items()}
@@ -226,8 +243,8 @@ class SuperNetTrainer:
         self.progress.advance(self.at.step, **{f"{name}_loss": value for name, value in means.items()})
 
     def _add(self, name: str, total: float, weight: float) -> None:
-        before = self._losses.get(name, (0.0, 0.0))
-        self._losses[name] = (before[0] + total, before[1] + weight)
+        before = self.at.losses.get(name, (0.0, 0.0))
+        self.at.losses[name] = (before[0] + total, before[1] + weight)
 
     def _is_reached(self, stop_after: int | None) -> bool:
         return stop_after is not None and self.at.step >= stop_after

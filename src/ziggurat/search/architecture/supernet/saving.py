@@ -58,6 +58,7 @@ class SearchState:
         rows: rows of the present pass that are done.
         seconds: wall-clock of training so far, of all calls.
         history: a point at each interval.
+        losses: of weights and architecture: the sum, and the weight that it is of, since the last point.
     """
 
     step: int = 0
@@ -66,6 +67,7 @@ class SearchState:
     rows: int = 0
     seconds: float = 0.0
     history: list[HistoryPoint] = field(default_factory=list[HistoryPoint])
+    losses: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class _Saved:
     seconds: float
     history: list[HistoryPoint]
     settings: str
+    losses: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
 
 
 class SearchSaving:
@@ -137,6 +140,7 @@ class SearchSaving:
             "seconds": at.seconds,
             "history": [_plain(each) for each in at.history],
             "settings": self._settings,
+            "losses": {name: list(each) for name, each in at.losses.items()},
         }
         self._saver.save(at.step, dense, state, exact=True)
         self._saved = at.step
@@ -170,8 +174,9 @@ class SearchSaving:
             restore_optimizer(self._architecture_optimizer, checkpoint, _OPTIMIZER)
         self._saved = saved.step
         return SearchState(
-            saved.step, saved.architecture_steps, saved.epoch, saved.rows, saved.seconds, list(saved.history)
-        )
+            saved.step, saved.architecture_steps, saved.epoch, saved.rows, saved.seconds, list(saved.history),
+            dict(saved.losses),
+        )  # fmt: skip
 
     def finish(self) -> None:
         """Waits until the last checkpoint is complete."""
