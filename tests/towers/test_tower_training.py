@@ -210,6 +210,24 @@ def test_a_number_of_hosts_that_does_not_divide_the_towers_is_refused(folder: Pa
     assert all("there are 2 towers and 3 hosts" in message for message in run_ranks(3, refused, folder))
 
 
+def test_a_plan_recommends_the_transform_only_where_it_can_be_used(folder: Path) -> None:
+    """Its notes say which way is faster between the planned hosts, and what stands against it."""
+    slow = {"planning.topology": {"hosts": 2, "devices": 2, "inter_bandwidth": "10MB/s"}}
+    slow |= {"towers.module.width": 2}
+
+    def note(changes: dict[str, Any]) -> str:
+        asked = experiment(folder, {**VARIANTS["dlrm"], **slow, **changes})
+        return next(each for each in api.plan(asked, prepared=folder / "prepared").notes if each.startswith("towers: "))
+
+    assert note({}).endswith("use parallel.embeddings: {name: tower_transform}")
+    assert note(TRANSFORM).endswith("as chosen")
+    blocked = note({"embeddings.l2": 1e-6})
+    assert (
+        "not possible here, as it returns outputs of modules, while l2 is of the tables' rows (embeddings.l2)"
+        in blocked
+    )
+
+
 def test_means_over_tables_split_by_rows_are_refused(folder: Path) -> None:
     changes = {**VARIANTS["wukong_by_rows"], **TRANSFORM, "features.history.pooling": "mean"}
     asked = experiment(folder, changes)
