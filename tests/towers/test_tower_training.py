@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,15 @@ from torch import Tensor
 from tests.distributed.ranks import run_ranks
 from tests.training.conftest import config_values, write_log
 from ziggurat.core.config import parse_config, set_by_path
-from ziggurat.core.errors import ConfigError, ZigguratError
+from ziggurat.core.errors import ConfigError, NoFeasiblePlan, ZigguratError
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.features.assemble import encoded_schema
 from ziggurat.planning.config import PlanningConfig
-from ziggurat.planning.planner import problem_of
-from ziggurat.towers.placement import with_towers_on_hosts
+from ziggurat.planning.planner import plan_problem, problem_of
+from ziggurat.planning.problem import Problem
+from ziggurat.towers.placement import keeps, with_towers_on_hosts
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run_folder.metrics_log import read_metrics_log
@@ -208,6 +210,24 @@ def test_a_number_of_hosts_that_does_not_divide_the_towers_is_refused(folder: Pa
     assert all("there are 2 towers and 3 hosts" in message for message in run_ranks(3, refused, folder))
 
 
+def test_a_plan_recommends_the_transform_only_where_it_can_be_used(folder: Path) -> None:
+    """Its notes say which way is faster between the planned hosts, and what stands against it."""
+    slow = {"planning.topology": {"hosts": 2, "devices": 2, "inter_bandwidth": "10MB/s"}}
+    slow |= {"towers.module.width": 2}
+
+    def note(changes: dict[str, Any]) -> str:
+        asked = experiment(folder, {**VARIANTS["dlrm"], **slow, **changes})
+        return next(each for each in api.plan(asked, prepared=folder / "prepared").notes if each.startswith("towers: "))
+
+    assert note({}).endswith("use parallel.embeddings: {name: tower_transform}")
+    assert note(TRANSFORM).endswith("as chosen")
+    blocked = note({"embeddings.l2": 1e-6})
+    assert (
+        "not possible here, as it returns outputs of modules, while l2 is of the tables' rows (embeddings.l2)"
+        in blocked
+    )
+
+
 def test_means_over_tables_split_by_rows_are_refused(folder: Path) -> None:
     changes = {**VARIANTS["wukong_by_rows"], **TRANSFORM, "features.history.pooling": "mean"}
     asked = experiment(folder, changes)
@@ -242,6 +262,40 @@ def test_tables_are_balanced_over_the_ranks_of_a_host_and_large_ones_split(folde
         counts = [sum(placed[name] == ("table_wise", (rank,)) for name in host) for rank in ranks]
         assert sum(counts) == len(host)
         assert max(counts) - min(counts) <= 1
+
+
+def test_tables_are_where_they_fit_and_a_plan_that_keeps_towers_on_hosts_is_kept() -> None:
+    """By work alone, all tables but the first would be on the second rank, whose memory holds two of them."""
+    keys = tuple(f"key{number}" for number in range(6))
+    topology = Topology(2, 2, "cpu", "cpu", 10**6, 1e9, 1e9, 1e9)
+
+    def problem_with(rows: int, **planning: Any) -> Problem:
+        sizes = {"busy": 10, "b": rows, "c": rows, "d": rows, "other": 10}
+        tables = [
+            TableSpec(name, size, 8, keys if name == "busy" else (name,), "sum", {"name": "sgd"}, 0.1)
+            for name, size in sizes.items()
+        ]
+        found = problem_of(tables, None, topology, parse_config(PlanningConfig, planning), 8)
+        return with_towers_on_hosts(found, ((*keys, "b", "c", "d"), ("other",)))
+
+    rows = int(0.45 * problem_with(10).capacity / 32)
+    problem = problem_with(rows)
+    ranks = {name: each.ranks for name, each in problem.constraints.items()}
+    assert ranks == {"busy": (0,), "b": (1,), "c": (1,), "d": (0,), "other": (2,)}
+    plan = plan_problem(problem, PlanningConfig().planner.build()).plan
+    assert keeps(plan, problem)
+
+    def with_d_on(rank: int) -> Plan:
+        moved = replace(plan.placements["d"], ranks=(rank,))
+        return replace(plan, placements={**plan.placements, "d": moved})
+
+    assert keeps(with_d_on(1), problem)
+    assert not keeps(with_d_on(2), problem)
+    asked = problem_with(rows, tables={"d": {"sharding": "table_wise", "ranks": [0]}})
+    assert not keeps(with_d_on(1), asked)
+    with pytest.raises(NoFeasiblePlan) as caught:  # the advice is of what the user has set
+        plan_problem(problem_with(2 * rows), PlanningConfig().planner.build())
+    assert "planning.tables" not in str(caught.value)
 
 
 ROWS = ("user", "item", "tags")
