@@ -173,6 +173,28 @@ def test_a_request_that_would_be_late_as_others_were_is_refused_unless_it_need_n
     run(test)
 
 
+def test_many_rows_are_not_taken_for_as_many_requests_of_one(export: Exported) -> None:
+    """A row alone takes .2 s here, so 40 rows would take 8 s if each did."""
+
+    async def test() -> None:
+        held = Held(export)
+        first = held.ask(export.rows[:1])
+        await held.busy()
+        await asyncio.sleep(0.2)
+        held.let()
+        await first
+        second = held.ask(export.rows[:1])
+        await held.busy()
+        third = held.ask(export.rows[:40], 5.0)
+        await queued(held, 40)
+        held.let(2)
+        assert len((await third).outputs["click"]) == 40
+        await second
+        held.batcher.close()
+
+    run(test)
+
+
 def test_lateness_is_a_mean_and_four_deviations() -> None:
     late = Lateness()
     for _ in range(200):
