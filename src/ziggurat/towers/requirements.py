@@ -41,28 +41,13 @@ def check_tower_transform(
             "parallel.embeddings: tower_transform needs the section towers, which says which features are together",
             f"add one, such as towers: {{partition: {{name: strided, towers: 2}}}}, {_FLAT}",
         )
-    found = obstacle(towers, layout, parallel, planning, embeddings, optimizer)
+    found = next(obstacles(towers, layout, parallel, planning, embeddings, optimizer), None)
     if found is not None:
         key, reason, hint = found
         raise ConfigError(f"{key}: tower_transform {reason}", f"{hint}, {_FLAT}")
 
 
-def obstacle(
-    towers: TowersConfig,
-    layout: Layout,
-    parallel: ParallelConfig,
-    planning: PlanningConfig,
-    embeddings: EmbeddingsConfig,
-    optimizer: DenseOptimizerSettings,
-) -> tuple[str, str, str] | None:
-    """Returns the key that stands against the tower transform, what this cannot do, and what to do; None if it can be.
-
-    Its arguments are those of :func:`check_tower_transform`.
-    """
-    return next(_obstacles(towers, layout, parallel, planning, embeddings, optimizer), None)
-
-
-def _obstacles(
+def obstacles(
     towers: TowersConfig,
     layout: Layout,
     parallel: ParallelConfig,
@@ -70,7 +55,10 @@ def _obstacles(
     embeddings: EmbeddingsConfig,
     optimizer: DenseOptimizerSettings,
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields the key, what the transform cannot do, and what to do about it."""
+    """Yields what stands against the transform: the key, what it cannot do, and what to do about it.
+
+    The arguments are those of :func:`check_tower_transform`.
+    """
     for feature in layout.positions:
         yield f"features.{feature}.pooling", "exchanges pooled rows, no positions", "set it to sum or mean"
     if embeddings.groups:

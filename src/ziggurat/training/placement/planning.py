@@ -22,7 +22,7 @@ from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
 from ziggurat.planning.planner import plan_problem
 from ziggurat.planning.quantities import format_bytes, parse_bytes
-from ziggurat.towers.requirements import obstacle
+from ziggurat.towers.requirements import obstacles
 from ziggurat.towers.traffic import traffic_note
 from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment, as_experiment
@@ -91,10 +91,8 @@ def _blocked(experiment: Experiment, layout: Layout, kind: DeviceKind) -> str | 
     if kind != "cpu":
         return "it trains on CPUs so far"
     assert experiment.towers is not None
-    found = obstacle(
-        experiment.towers, layout, experiment.parallel, experiment.planning, experiment.embeddings,
-        experiment.optimizer,
-    )  # fmt: skip
+    sections = experiment.parallel, experiment.planning, experiment.embeddings, experiment.optimizer
+    found = next(obstacles(experiment.towers, layout, *sections), None)
     return None if found is None else f"it {found[1]} ({found[0]})"
 
 
