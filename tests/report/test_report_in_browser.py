@@ -22,6 +22,7 @@ from ziggurat.report.plan.page import render_plan
 from ziggurat.report.scaling.page import render_scale
 from ziggurat.search.pipelines.comparison_page import render_comparison
 from ziggurat.search.pipelines.page import render
+from ziggurat.search.pipelines.scored_by import by_folds
 from ziggurat.training.scaling.model_sizes import Size
 
 pytestmark = pytest.mark.skipif(
@@ -102,7 +103,7 @@ def measured(tmp_path_factory) -> dict[str, dict]:
         "report": render_report(sample_inputs(("like", "share"), title=HOSTILE)),
         "sweep": render_scale(sweep_series(result, flat)),
         "plan": render_plan(HOSTILE, sample_plan()),
-        "pipelines": render(HOSTILE, "auc", sample()),
+        "pipelines": render(HOSTILE, by_folds("auc"), sample()),
         "ranks": render_comparison(HOSTILE, {"mlp": {"one": scores, "two": scores}}, "ours"),
     }
     cases = {f"{name} {width}": (page, width) for name, page in pages.items() for width in (390, 1200)}
