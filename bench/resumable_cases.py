@@ -93,7 +93,7 @@ def measure_in_processes(
         except BaseException:  # else the end of the pool waits for the cases that have begun
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
-                process.terminate()
+                process.kill()  # a search in it would take SIGTERM as a request to save
             raise
 
 
