@@ -52,19 +52,7 @@ def judge(
             raise RunFolderError(f"{folder}: has other snapshots than were chosen from", "run `policies select` again")
         members = dict(zip(selection.cycles, load_members(folder, config, snapshots), strict=True))
         seeds = range(config.evaluation.first_seed, config.evaluation.first_seed + config.evaluation.episodes)
-        first, end = selection.episodes
-        if first < seeds.stop and seeds.start < end:
-            raise ConfigError(
-                f"evaluation.first_seed: its {len(seeds)} episodes from {seeds.start} on overlap with those from "
-                f"{first} to {end - 1} in which the members were chosen",
-                "give seeds that are apart, or run `policies select` again",
-            )
-        if selection.temperature != config.ensemble.temperature:
-            raise ConfigError(
-                f"ensemble.temperature: received {config.ensemble.temperature:g}; the members were chosen with "
-                f"{selection.temperature:g}",
-                "run `policies select` again",
-            )
+        _check_apart(selection, config, seeds)
         rule = selection.ensemble.rule
         rules = rules_of(config, next(iter(members.values())).action_space)
         swept = [swept_members(selection, weight, config) for weight in config.evaluation.sweep]
@@ -130,6 +118,27 @@ def swept_members(selection: SelectionRecord, weight: float, config: PoliciesCon
     """Returns the cycles of the members that λ = ``weight`` takes, by what selection found."""
     chosen = select(selection.means, selection.divergence_MM, config.selection.members, weight, selection.tolerance)
     return tuple(selection.cycles[place] for place in chosen.members)
+
+
+def _check_apart(selection: SelectionRecord, config: PoliciesConfig, seeds: range) -> None:
+    """Checks that the episodes with these seeds did not choose the members, which act as when they were chosen.
+
+    Raises:
+        ConfigError: they did, or they do not.
+    """
+    first, end = selection.episodes
+    if first < seeds.stop and seeds.start < end:
+        raise ConfigError(
+            f"evaluation.first_seed: its {len(seeds)} episodes from {seeds.start} on overlap with those from "
+            f"{first} to {end - 1} in which the members were chosen",
+            "give seeds that are apart, or run `policies select` again",
+        )
+    if selection.temperature != config.ensemble.temperature:
+        raise ConfigError(
+            f"ensemble.temperature: received {config.ensemble.temperature:g}; the members were chosen with "
+            f"{selection.temperature:g}",
+            "run `policies select` again",
+        )
 
 
 def _divergence(selection: SelectionRecord, cycles: Sequence[int]) -> float:
