@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.serving.http_kit import Exported, exported
-from ziggurat.serving.http.batcher import Answer, Batcher, BatchFigures, Lateness
+from ziggurat.serving.http.batcher import Answer, Batcher, BatchFigures, Lateness, RowSeconds
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.served_model import ServedModel
@@ -28,7 +28,7 @@ def export() -> Exported:
 
 
 class Held:
-    """A batcher that predicts a batch only when it is let."""
+    """A batcher that predicts a batch only when it is let, and notes its figures when ``may_note`` is set."""
 
     def __init__(self, export: Exported, limits: ServingLimits = LIMITS) -> None:
         self.model = ServedModel.open(export.folder)
@@ -43,10 +43,13 @@ class Held:
             return predict(*arguments)
 
         scorer.columns_of_requests = held
+        self.may_note = threading.Event()
+        self.may_note.set()
         self.batcher = Batcher(self.model, limits, self._observe)
 
     def _observe(self, figures: BatchFigures) -> None:
         self.batches.append(figures.rows)
+        assert self.may_note.wait(60)
 
     def ask(self, rows: list[dict[str, Any]], seconds: float = 60.0) -> asyncio.Task[Answer]:
         """Starts a request."""
@@ -193,6 +196,38 @@ def test_many_rows_are_not_taken_for_as_many_requests_of_one(export: Exported) -
         held.batcher.close()
 
     run(test)
+
+
+def test_a_request_does_not_wait_for_what_is_only_observed(export: Exported) -> None:
+    """The first batch took a second and is answered, but its figures are not noted yet."""
+
+    async def test() -> None:
+        held = Held(export)
+        held.may_note.clear()
+        first = held.ask(export.rows[:100])
+        await held.busy()
+        await asyncio.sleep(1.0)
+        held.let(2)
+        await first
+        second = held.ask(export.rows[:1], 0.9)
+        await queued(held, 1)
+        held.may_note.set()
+        await second
+        held.batcher.close()
+
+    run(test)
+
+
+def test_a_lone_row_of_a_cold_process_does_not_stand_for_each_of_many() -> None:
+    lately = RowSeconds()
+    assert lately.of_a_row == 0.0
+    lately.add(1, 1.0)
+    assert lately.of_a_row == pytest.approx(1.0)
+    lately.add(200, 0.1)
+    assert lately.of_a_row == pytest.approx((0.9 + 0.1) / (0.9 + 200))
+    for _ in range(200):
+        lately.add(50, 0.2)
+    assert lately.of_a_row == pytest.approx(0.004)
 
 
 def test_lateness_is_a_mean_and_four_deviations() -> None:

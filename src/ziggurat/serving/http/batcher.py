@@ -120,6 +120,26 @@ class Lateness:
         self._deviation += _SMOOTHING * (abs(off) - self._deviation)
 
 
+class RowSeconds:
+    """What a row takes: the seconds of the last batches by their rows, the newer the heavier.
+
+    A ratio of sums, so that a lone row in a cold process does not stand for what each of many rows takes.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = self._rows = 0.0
+
+    @property
+    def of_a_row(self) -> float:
+        """Seconds; 0 before the first batch."""
+        return self._seconds / self._rows if self._rows else 0.0
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Notes what a batch took."""
+        self._seconds += seconds - _SMOOTHING * self._seconds
+        self._rows += rows - _SMOOTHING * self._rows
+
+
 class Batcher:
     """Predicts requests with a model, in a thread of its own, with as many threads of torch as the one that makes it.
 
@@ -139,7 +159,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
         self._queued_rows = self._busy_rows = 0
-        self._row_s, self.late = 0.0, Lateness()
+        self._lately, self.late = RowSeconds(), Lateness()
         self._closing = False
         self._threads = torch.get_num_threads()
         self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
@@ -177,7 +197,7 @@ class Batcher:
         with self._changed:
             if self._closing:
                 raise overloaded("this server is stopping", 1.0)
-            wait_s = (self._queued_rows + self._busy_rows) * self._row_s
+            wait_s = (self._queued_rows + max(0, self._busy_rows)) * self._lately.of_a_row
             if self._queue and self._queued_rows + rows > self._limits.queue_rows:
                 raise overloaded(f"{self._queued_rows:,} rows wait already; {self._limits.queue_rows:,} may", wait_s)
             # A request that need not wait is tried, whatever others took: else nothing would tell that they take less.
@@ -213,7 +233,7 @@ class Batcher:
         while jobs := self._take():
             self._predict_or_refuse(jobs)
             with self._changed:
-                self._busy_rows = 0
+                self._busy_rows = 0  # of clients that have gone
 
     def _predict_or_refuse(self, jobs: list[_Job]) -> None:
         """Predicts requests together; if rows of a table cannot be read, each alone, so that others are answered."""
@@ -225,9 +245,9 @@ class Batcher:
                     self._predict_or_refuse([job])
                 return
             problem = f"rows of the table {error.table!r} that this request needs cannot be read"
-            _settle({jobs[0]: HttpRefused(503, "table_unreadable", problem, "check the disk", retry_after_s=5)})
+            self._settle({jobs[0]: HttpRefused(503, "table_unreadable", problem, "check the disk", retry_after_s=5)})
         except Exception as error:  # noqa: BLE001 - each request gets it, and the thread goes on
-            _settle(dict.fromkeys(jobs, error))
+            self._settle(dict.fromkeys(jobs, error))
 
     def _take(self) -> list[_Job]:
         """Waits for requests, and returns those of the next batch; none if there will be no more."""
@@ -252,7 +272,7 @@ class Batcher:
         """Waits until a batch is full, the time for that is over, or a deadline is near."""
         until = self._queue[0].arrived + self._limits.batch_wait_s
         while self._queued_rows < self._limits.batch_rows and not self._closing:
-            nearest = min(job.deadline for job in self._queue) - 2 * self._queued_rows * self._row_s
+            nearest = min(job.deadline for job in self._queue) - 2 * self._queued_rows * self._lately.of_a_row
             left = min(until, nearest) - time.monotonic()
             if left <= 0 or not self._changed.wait(left):
                 return
@@ -260,7 +280,7 @@ class Batcher:
     def _predict(self, jobs: list[_Job]) -> None:
         model = self._model
         began = time.monotonic()
-        takes_s = self._row_s * sum(job.rows for job in jobs)
+        takes_s = self._lately.of_a_row * sum(job.rows for job in jobs)
         given: dict[int, list[GivenRows]] = {}
         refused: dict[_Job, Answer | Exception] = {}
         for number, job in enumerate(jobs):
@@ -275,7 +295,7 @@ class Batcher:
                 refused[job] = error
         batch = encode_batch(model, given, {number: jobs[number].rows for number in given}, self._limits)
         refused |= {jobs[number]: error for number, error in batch.refused.items()}
-        _settle(refused)
+        self._settle(refused)
         ready = [jobs[number] for number in batch.order]
         if not ready:
             return
@@ -285,7 +305,7 @@ class Batcher:
         outputs = _outputs(model, found_BT, further)
         end = time.monotonic()
         rows = len(columns_BC)
-        self._row_s += (_SMOOTHING if self._row_s else 1.0) * ((end - began) / rows - self._row_s)
+        self._lately.add(rows, end - began)
         at = 0
         answers: dict[_Job, Answer | Exception] = {}
         for job in ready:
@@ -294,8 +314,14 @@ class Batcher:
             fault = _not_finite(mine, job.is_rank)
             answer = Answer(mine, model.version, rows, began - job.arrived, start - began, end - start)
             answers[job] = fault or answer
-        _settle(answers)
+        self._settle(answers)
         self._observe(BatchFigures(rows, len(ready), batch.encoded, outputs, model, start - began, end - start))
+
+    def _settle(self, results: Mapping[_Job, Answer | Exception]) -> None:
+        """Hands results over; nobody waits for their rows any more, though the batch may still be observed."""
+        with self._changed:
+            self._busy_rows -= sum(job.rows for job in results)
+        _hand_over(results)
 
 
 def _yield_to_others() -> None:
@@ -327,7 +353,7 @@ def _not_finite(outputs: Mapping[str, Floats], is_rank: bool) -> HttpRefused | N
     return None
 
 
-def _settle(results: Mapping[_Job, Answer | Exception]) -> None:
+def _hand_over(results: Mapping[_Job, Answer | Exception]) -> None:
     """Hands answers and errors to the event loop, which is woken once for all of them."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Answer | Exception]]] = {}
     for job, result in results.items():
