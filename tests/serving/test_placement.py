@@ -8,12 +8,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.serving.tables.placement import Demand, place
+from ziggurat.serving.tables.placement import Demand, Frequencies, place
 
 
 def demand(name: str, rows: int, lookups: float, *, skew: float | None = 1.0, row_bytes: int = 64) -> Demand:
-    counts = None if skew is None else (1e9 / np.arange(1, rows + 1) ** skew).astype(np.int64)
+    counts = None if skew is None else Frequencies.of((1e9 / np.arange(1, rows + 1) ** skew).astype(np.int64))
     return Demand(name, rows, row_bytes, rows * row_bytes, lookups, counts)
+
+
+@pytest.mark.parametrize("scale", [1, 10**8])
+def test_frequencies_say_in_few_numbers_what_all_counts_say(scale: int) -> None:
+    draw = np.random.default_rng(0)
+    counts = np.minimum(draw.zipf(1.6, 20_000) - 1, 10**9) // 3 * scale
+    frequencies = Frequencies.of(counts)
+    assert frequencies is not None
+    assert len(frequencies.counts) < 2_000
+    falling = np.sort(counts)[::-1]
+    assert np.array_equal(np.repeat(frequencies.counts, np.diff(frequencies.ends, prepend=0)), falling)
+    rows = np.array([0, 1, 17, 400, 20_000, 30_000])
+    if scale > 1:  # counts are so high that none is smoothed
+        shares = np.append(0.0, np.cumsum(falling)) / falling.sum()
+        assert frequencies.share(rows) == pytest.approx(shares[np.minimum(rows, 20_000)], rel=1e-6)
+    assert (np.diff(frequencies.share(rows)) >= 0).all()
+
+
+@pytest.mark.parametrize("most", [0, 1, 7, 900, 5_000, 50_000])
+def test_the_rows_that_were_read_most_are_found(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ziggurat.serving.tables.placement._BINS", 1_000)  # rows that are looked at together
+    counts = np.random.default_rng(1).zipf(1.5, 12_345) // 2
+    frequencies = Frequencies.of(counts)
+    assert frequencies is not None
+    found = frequencies.most_frequent(counts, most)
+    assert np.array_equal(found, np.unique(found))
+    assert len(found) == min(most, np.count_nonzero(counts))
+    assert sorted(counts[found]) == sorted(np.sort(counts)[::-1][: len(found)])
+
+
+def test_rows_that_were_never_read_have_no_frequencies() -> None:
+    assert Frequencies.of(np.zeros(5, np.int64)) is None
+    assert Frequencies.of(np.zeros(0, np.int64)) is None
 
 
 def test_everything_is_in_memory_where_it_fits() -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.serving.tables.placement import Demand
+from ziggurat.serving.tables.placement import Demand, Frequencies
 from ziggurat.serving.tables.row_cache import ENTRY_BYTES, FIXED_BYTES, RowBytesCache, stride_of
 
 Ints = npt.NDArray[np.int64]
@@ -68,7 +68,7 @@ def test_hits_are_as_planned(exponent: float, share: float) -> None:
         cache.put(ids[missing], np.empty((len(missing), width), np.uint8))
         if number >= 500:
             missed, total = missed + len(missing), total + 1_000
-    demand = Demand("item", table_rows, width, table_rows * width, 1.0, counts)
+    demand = Demand("item", table_rows, width, table_rows * width, 1.0, Frequencies.of(counts))
     planned = float(demand.hits(np.array([cache.capacity]))[0])
     assert planned == pytest.approx(1 - missed / total, abs=0.03)
 

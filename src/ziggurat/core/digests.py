@@ -11,7 +11,7 @@ file many times as large is refused without allocating its memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -110,13 +110,30 @@ class FileChecksum:
 def load_tensors(
     path: Path, recorded: FileChecksum | None, damage: Damage, *, limit: int | None = None
 ) -> dict[str, npt.NDArray[Any]]:
-    """Returns the arrays of a safetensors file, one array at a time, so that no second copy of all is in memory.
+    """Returns the arrays of a safetensors file; see :func:`each_tensor` for the errors.
 
     Args:
         path: the file.
         recorded: its size and checksum; None for a file of a version without checksums.
         damage: the errors to raise.
         limit: its greatest size in bytes if ``recorded`` is None; default: any.
+    """
+    return dict(each_tensor(path, recorded, damage, limit=limit))
+
+
+def each_tensor(
+    path: Path,
+    recorded: FileChecksum | None,
+    damage: Damage,
+    *,
+    names: Container[str] | None = None,
+    limit: int | None = None,
+) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Yields the arrays of a safetensors file, one at a time, so that no more need be in memory.
+
+    Args:
+        path, recorded, damage, limit: as of :func:`load_tensors`.
+        names: those that are wanted; None: all.
 
     Raises:
         ZigguratError: of class ``damage.error``: it is another file, or no complete safetensors file.
@@ -129,7 +146,9 @@ def load_tensors(
             pass
     try:
         with safe_open(path, "np") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
+                if names is None or name in names:
+                    yield name, file.get_tensor(name)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise damage.of(path, f"is not a complete safetensors file: {str(error)[:200]}") from None
 

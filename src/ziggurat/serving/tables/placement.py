@@ -30,8 +30,67 @@ _KEPT, _KEPT_OF_FEW = 0.85, 0.6
 """The part of a cache that holds the most frequent rows: where each row of the table has a counter, and where rows
 share counters. Measured with Zipf's exponents from .8 to 1.2; the rest are rows of sets that have few frequent ones,
 and rows that were taken for frequent."""
+Ints = npt.NDArray[np.int64]
+_BINS = 1 << 22
+"""Counts below it are counted without a sorted copy; and rows that are looked at together."""
 _FEW, _ENOUGH = 6, 20
 """Up to which count probabilities are smoothed, and how many rows a count must have for it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frequencies:
+    """How often the rows of a table were read: in some thousands of numbers, whatever the rows are.
+
+    Attributes:
+        counts: the different counts, falling, (N,).
+        ends: how many rows have this count or a greater one, (N,).
+    """
+
+    counts: Ints
+    ends: Ints
+    _reached: npt.NDArray[np.float64] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        sizes = np.diff(self.ends, prepend=0)
+        reached = np.cumsum(sizes * _probabilities(self.counts, sizes))
+        object.__setattr__(self, "_reached", reached)
+
+    @classmethod
+    def of(cls, counts_R: npt.NDArray[np.integer]) -> Frequencies | None:
+        """Returns those of the counts of rows, in any order, (R,); None if all are 0."""
+        if not len(counts_R) or counts_R.max() <= 0:
+            return None
+        if counts_R.max() < _BINS:  # without a sorted copy
+            of_count = np.bincount(counts_R)
+            counts = np.flatnonzero(of_count)[::-1]
+            sizes = of_count[counts]
+        else:
+            counts, sizes = (each[::-1] for each in np.unique(counts_R, return_counts=True))
+        return cls(counts.astype(np.int64), np.cumsum(sizes).astype(np.int64))
+
+    def share(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Returns the share of the look-ups that the most frequent rows have, for some numbers of rows."""
+        return np.interp(rows, np.append(0, self.ends), np.append(0.0, self._reached)) / self._reached[-1]
+
+    def most_frequent(self, counts_R: npt.NDArray[np.integer], most: int) -> Ints:
+        """Returns the rows that were read most, ascending; none that was never read.
+
+        Args:
+            counts_R: the counts of the rows, of which these are the frequencies.
+            most: of how many rows.
+        """
+        read = int(self.ends[np.searchsorted(-self.counts, 0, side="left") - 1])
+        left = min(most, read)
+        place = int(np.searchsorted(self.ends, left, side="left"))
+        least = int(self.counts[place])
+        of_least = left - (int(self.ends[place - 1]) if place else 0)  # of rows of equal count, the first ones
+        found: list[Ints] = []
+        for start in range(0, len(counts_R) if left else 0, _BINS):
+            some = counts_R[start : start + _BINS]
+            equal = np.flatnonzero(some == least)[:of_least]
+            of_least -= len(equal)
+            found.append(start + np.union1d(np.flatnonzero(some > least), equal))
+        return np.concatenate([np.zeros(0, np.int64), *found])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +103,7 @@ class Demand:
         row_bytes: bytes of a row in a cache.
         whole_bytes: bytes of memory that the whole table takes.
         lookups: rows that a request reads, those of all its candidates.
-        counts: how often each row was read in the training data, in any order; None if that is unknown.
+        frequencies: how often rows were read in the training data; None if that is unknown.
     """
 
     name: str
@@ -52,20 +111,11 @@ class Demand:
     row_bytes: int
     whole_bytes: int
     lookups: float
-    counts: npt.NDArray[np.integer] | None = None
-    _shares: npt.NDArray[np.float64] | None = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        shares = None
-        if self.counts is not None and self.counts.sum() > 0:
-            shares = np.concatenate([[0.0], np.cumsum(_probabilities(self.counts))])
-        object.__setattr__(self, "_shares", shares)
+    frequencies: Frequencies | None = None
 
     def share(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Returns the share of the look-ups that the most frequent rows have, for some numbers of rows."""
-        if self._shares is None:
-            return np.minimum(1.0, rows / self.rows)
-        return self._shares[np.minimum(rows, len(self._shares) - 1)] / self._shares[-1]
+        return np.minimum(1.0, rows / self.rows) if self.frequencies is None else self.frequencies.share(rows)
 
     def hits(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Returns the expected share of look-ups that caches of some numbers of rows answer."""
@@ -73,19 +123,19 @@ class Demand:
         return np.where(rows >= self.rows, 1.0, self.share((rows * np.where(exact, _KEPT, _KEPT_OF_FEW)).astype(int)))
 
 
-def _probabilities(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
-    """Returns how likely each row is looked up next, by falling count.
+def _probabilities(counts: Ints, sizes: Ints) -> npt.NDArray[np.float64]:
+    """Returns how likely a row of each count is looked up next; counts fall, and ``sizes`` rows have each.
 
     Rows that were seen never, once or a few times have the probability that Good and Turing estimate for all of their
     count: (c + 1) N(c + 1) / N(c), for N(c) rows that were seen c times (Good 1953, "The population frequencies of
     species and the estimation of population parameters"). A share of counts alone would promise that no row is new.
     """
-    falling = np.sort(counts.astype(np.float64))[::-1]
-    seen = [int((falling == count).sum()) for count in range(_FEW + 1)]
-    found = falling.copy()
+    seen = dict(zip(counts.tolist(), sizes.tolist(), strict=True))
+    found = counts.astype(np.float64)
     for count in range(_FEW):
-        if seen[count] >= _ENOUGH and seen[count + 1] >= _ENOUGH:
-            found[falling == count] = (count + 1) * seen[count + 1] / seen[count]
+        more = seen.get(count + 1, 0)
+        if seen.get(count, 0) >= _ENOUGH and more >= _ENOUGH:
+            found[counts == count] = (count + 1) * more / seen[count]
     return np.maximum(found, 1e-12 * max(1.0, found[0]))
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ziggurat.core.digests import load_tensors
+from ziggurat.core.digests import each_tensor
 from ziggurat.core.errors import ConfigError
 from ziggurat.serving.artefact.damage import DAMAGED
 from ziggurat.serving.artefact.manifest import STATISTICS_FILE, Manifest, TableEntry
 from ziggurat.serving.artefact.row_codec import row_bytes
 from ziggurat.serving.tables.lookup import READS_OF_A_LOOKUP, READS_OF_A_TABLE
-from ziggurat.serving.tables.placement import Demand, Placed, place
+from ziggurat.serving.tables.placement import Demand, Frequencies, Placed, place
 from ziggurat.serving.tables.row_cache import stride_of
 
 
@@ -145,7 +145,11 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
         DataError: the statistics are damaged.
     """
     stored = manifest.files.get(STATISTICS_FILE)
-    counts = {} if stored is None else load_tensors(folder / STATISTICS_FILE, stored.checksum, DAMAGED)
+    frequencies: dict[str, Frequencies | None] = {}
+    if stored is not None:
+        rows = {entry.name: entry.rows for entry in manifest.tables}
+        for name, counts_R in each_tensor(folder / STATISTICS_FILE, stored.checksum, DAMAGED, names=rows):
+            frequencies[name] = Frequencies.of(counts_R) if len(counts_R) == rows[name] else None
     demands: list[Demand] = []
     for entry in manifest.tables:
         in_memory = "fp32" if options.dequantise else manifest.precision
@@ -156,7 +160,7 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
                 stride_of(row_bytes(entry.dim, manifest.precision)),
                 entry.rows * row_bytes(entry.dim, in_memory),
                 sum(entry.lookups.get(name, 1.0) for name in entry.features) * _times(entry, options),
-                found if (found := counts.get(entry.name)) is not None and len(found) == entry.rows else None,
+                frequencies.get(entry.name),
             )
         )
     placed = place(demands, options.bytes - options.pooled_bytes)
