@@ -35,6 +35,13 @@ PreparedInput = Annotated[
 Checkpoint = Annotated[str, typer.Option(help="The checkpoint: best, last, or a step.")]
 
 
+def given_options(context: typer.Context, *parameters: str) -> list[str]:
+    """Returns those of some parameters' options that are on the command line, as they are written there."""
+    names = {each.name: each.opts[0] for each in context.command.params}
+    sources = {parameter: context.get_parameter_source(parameter) for parameter in parameters}
+    return [names[parameter] for parameter, source in sources.items() if source and source.name == "COMMANDLINE"]
+
+
 def reader_overrides(readers: list[str] | None) -> list[str]:
     """Returns the ``--set`` override that ``--readers A,B --readers C`` stands for.
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ziggurat.cli.export import Precision
+from ziggurat.cli.options import given_options
+
+_WITH_MEMORY = (
+    "candidates", "pooled_cache", "pooled_longer_than", "pooled_any_order", "dequantise", "reads_per_table",
+    "reads_per_batch",
+)  # fmt: skip
+_WITH_FOLLOW = ("poll", "keep_versions", "versions", "drive_writes_per_day", "drive_capacity")
+_NOT_WITH_RAY = ("memory", "follow", "precision", "export_to", "check_tables", "compile_dense")
 
 
 def command(
+    context: typer.Context,
     target: Annotated[
         str,
         typer.Argument(
@@ -142,6 +151,7 @@ def command(
     from ziggurat.serving.http.serve import serve
     from ziggurat.serving.tables.serving_plan import TableMemory
 
+    _check_together(context, memory=memory is not None, follow=follow is not None, ray=ray is not None)
     held: TableMemory | None = None
     if memory is not None:
         held = TableMemory(
@@ -170,8 +180,6 @@ def command(
         drain_s=drain_seconds,
     )
     if ray is not None:
-        given = {"--memory": memory, "--follow": follow, "--precision": precision, "--export-to": export_to}
-        _check_alone("--ray", given)
         from ziggurat.serving.cluster.ray_serve import serve_on_ray
 
         serve_on_ray(
@@ -215,17 +223,19 @@ def command(
         )
 
 
-def _check_alone(option: str, others: Mapping[str, object]) -> None:
-    """Refuses options that go with no other.
+def _check_together(context: typer.Context, *, memory: bool, follow: bool, ray: bool) -> None:
+    """Refuses options that do nothing beside the others.
 
     Raises:
         ConfigError: one is given.
     """
     from ziggurat.core.errors import ConfigError
 
-    for name, value in others.items():
-        if value is not None:
-            raise ConfigError(f"{name} and {option}", f"give one of the two; {option} serves a finished export")
+    for option in given_options(context, *_NOT_WITH_RAY) if ray else ():
+        raise ConfigError(f"{option} and --ray", "give one of the two; --ray serves a finished export")
+    for needed, is_given, parameters in (("--memory", memory, _WITH_MEMORY), ("--follow", follow, _WITH_FOLLOW)):
+        for option in () if is_given else given_options(context, *parameters):
+            raise ConfigError(f"{option}: does nothing without {needed}", f"add {needed}, or leave {option} out")
 
 
 @contextlib.contextmanager
