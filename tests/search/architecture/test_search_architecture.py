@@ -126,8 +126,11 @@ def test_the_command_predicts_and_searches(make_experiment: MakeExperiment) -> N
         ranks = CliRunner().invoke(app, [*arguments, "--dry-run", "--nproc", "2"])
         assert isinstance(ranks.exception, ConfigError)
         assert "measures on one process" in ranks.exception.problem
+        anew = CliRunner().invoke(app, [*arguments, "--prepared", "elsewhere", "--dry-run"])
+        assert "preparations for those that keep fewer rows of a table, at most: 1 of " in anew.output, anew.output
         predicted = CliRunner().invoke(app, [*arguments, "--dry-run"])
         assert "in all:" in predicted.output, predicted.output
+        assert "and the preparation of the data for each" in predicted.output
         done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert "best.yaml" in done.output.replace("\n", "")

@@ -28,7 +28,7 @@ from ziggurat.search.architecture.space.whole_space import WholeSpace
 from ziggurat.search.architecture.supernet.loop import SuperNetTrainer
 from ziggurat.search.architecture.supernet.opened import check_searchable, opened_super_net
 from ziggurat.training.experiment import Experiment, as_experiment
-from ziggurat.training.preparation import prepare
+from ziggurat.training.preparation import prepare, prepared_folder
 from ziggurat.training.process_group import pick_device, process_group
 
 _WARM, _STEPS = 3, 8
@@ -45,7 +45,9 @@ class PredictedSearch:
         retraining_s: of the trainings from scratch, with that of the config as it is.
         peak_bytes: the most resident memory of this process.
         steps: steps of weights, and of the architecture.
-        prepares: whether trainings from scratch may have to prepare the data anew, which is not in their seconds.
+        preparations: how many trainings from scratch may have to prepare the data anew, as they keep fewer rows of a
+            table.
+        preparation_s: what each of these takes; None where the data was prepared before, so that nothing was measured.
     """
 
     supernet_s: float
@@ -53,15 +55,23 @@ class PredictedSearch:
     retraining_s: float
     peak_bytes: float
     steps: tuple[int, int]
-    prepares: bool
+    preparations: int
+    preparation_s: float | None
 
     @property
     def seconds(self) -> float:
-        return self.supernet_s + self.ranking_s + self.retraining_s
+        """Of all parts that were measured."""
+        parts = self.supernet_s, self.ranking_s, self.retraining_s, self.preparations * (self.preparation_s or 0.0)
+        return sum(parts)
 
     def text(self) -> str:
         """Returns the prediction in words."""
-        also = ", and the preparation of the data for each that keeps fewer rows of a table" if self.prepares else ""
+        also = ""
+        if self.preparations and self.preparation_s is None:
+            also = ", and the preparation of the data for each that keeps fewer rows of a table"
+        elif self.preparation_s is not None and self.preparations:
+            also = f"\npreparations for those that keep fewer rows of a table, at most: {self.preparations:,} of "
+            also += f"{self.preparation_s:,.1f} s"
         return (
             f"super-net: {self.steps[0]:,} steps of weights and {self.steps[1]:,} of the architecture, "
             f"{self.supernet_s:,.0f} s\nranking what is drawn: {self.ranking_s:,.0f} s\n"
@@ -91,7 +101,10 @@ def predict_search(
     check_searchable(experiment)
     settings = config if isinstance(config, ArchitectureSearchConfig) else read_search_config(config)
     progress = progress or Silent()
+    is_new = not (Path(prepared) if prepared else prepared_folder(experiment)).exists()
+    started = time.perf_counter()
     dataset = prepare(experiment, folder=prepared, progress=progress)
+    preparation_s = time.perf_counter() - started if is_new else None
     device = pick_device(experiment.training.device)
     with contextlib.ExitStack() as stack:
         stack.enter_context(preserved_random_state(device))
@@ -132,7 +145,8 @@ def predict_search(
         retraining_s=(settings.retrained + 1) * one,
         peak_bytes=peak,
         steps=steps,
-        prepares=any(share != 1.0 for table in space.tables.tables for share in table.shares),
+        preparations=settings.retrained if any(s != 1.0 for t in space.tables.tables for s in t.shares) else 0,
+        preparation_s=preparation_s,
     )
 
 

@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError, DivergedError
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Cursor, Loader
+from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
 from ziggurat.search.architecture.config import SuperNetConfig
@@ -35,6 +37,7 @@ from ziggurat.training.step import Stepper, StepWork
 
 POINTS = 100
 """Points of the history of a search, at most."""
+_LOSSES = "weights", "architecture"
 
 
 class SuperNetTrainer:
@@ -101,6 +104,9 @@ class SuperNetTrainer:
             space.experiment.parallel.timeout_s, settings,
         )  # fmt: skip
         self.at = self._saving.restore()
+        self._ranks = world.size
+        if not world.leads:
+            self.at.losses.clear()
         self._held_stream: Iterator[Batch] | None = None
 
     @property
@@ -210,12 +216,16 @@ class SuperNetTrainer:
         self._saving.save(self.at)
 
     def _mean_losses(self) -> dict[str, float]:
-        """Returns the mean losses since the last point of the history.
+        """Returns the mean losses since the last point of the history, of all ranks, which call it together.
+
+        The first rank has the sums from then on: what it saves is what a resume goes on from.
 
         Raises:
             DivergedError: one is not finite.
         """
-        means = {name: total / weight for name, (total, weight) in self.at.losses.items() if weight}
+        self._gather_losses()
+        sums = self.at.losses
+        means = on_first_rank(lambda: {name: total / weight for name, (total, weight) in sums.items() if weight})
         for value in means.values():
             if not math.isfinite(value):
                 raise DivergedError(
@@ -223,6 +233,17 @@ class SuperNetTrainer:
                     "lower optimizer.lr and embeddings.optimizer.lr, or set training.clip_norm",
                 )
         return means
+
+    def _gather_losses(self) -> None:
+        if self._ranks == 1:
+            return
+        sums = torch.tensor(
+            [self.at.losses.get(name, (0.0, 0.0)) for name in _LOSSES], dtype=torch.float64, device=self.device
+        )
+        dist.all_reduce(sums)
+        self.at.losses.clear()
+        if World.current().leads:
+            self.at.losses.update({name: (each[0], each[1]) for name, each in zip(_LOSSES, sums.tolist(), strict=True)})
 
     def _record(self) -> None:
         means = self._mean_losses()
