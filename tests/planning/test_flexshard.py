@@ -21,7 +21,7 @@ from ziggurat.planning.flexshard.growth import growth
 from ziggurat.planning.flexshard.thresholds import TierCounts, fastest_counts, kept_bytes, step_seconds
 from ziggurat.planning.planner import problem_of
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.tier_cost import TieredTable
+from ziggurat.planning.tier_cost import PricedTable
 
 BATCH, LENGTH = 32, 20
 
@@ -104,7 +104,7 @@ def test_shards_add_up_to_the_tiers() -> None:
 
 
 @st.composite
-def small_tables(draw: st.DrawFn) -> TieredTable:
+def small_tables(draw: st.DrawFn) -> PricedTable:
     counts = sorted(draw(st.lists(st.integers(0, 60), min_size=4, max_size=14)), reverse=True)
     counts[0] += 1
     hosts, devices = draw(st.sampled_from([(4, 2), (2, 4), (4, 1), (1, 4), (3, 3)]))
@@ -115,7 +115,7 @@ def small_tables(draw: st.DrawFn) -> TieredTable:
     return Problem((spec,), topology, counted, draw(st.integers(1, 4))).tiered(spec)
 
 
-def every_pair(tiered: TieredTable) -> list[TierCounts]:
+def every_pair(tiered: PricedTable) -> list[TierCounts]:
     rows, topology = tiered.table.rows, tiered.topology
     two_levels = topology.hosts > 1 and topology.devices > 1
     pairs = product(range(rows + 1), range(rows + 1) if two_levels else [0])
@@ -124,7 +124,7 @@ def every_pair(tiered: TieredTable) -> list[TierCounts]:
 
 @settings(max_examples=60)
 @given(small_tables())
-def test_thresholds_are_those_of_brute_force(tiered: TieredTable) -> None:
+def test_thresholds_are_those_of_brute_force(tiered: PricedTable) -> None:
     found = fastest_counts([tiered], np.inf)
     assert found is not None
     assert step_seconds([tiered], found) == pytest.approx(
@@ -134,7 +134,7 @@ def test_thresholds_are_those_of_brute_force(tiered: TieredTable) -> None:
 
 @settings(max_examples=60)
 @given(small_tables(), st.floats(0, 1))
-def test_in_short_memory_they_are_within_a_row_of_brute_force(tiered: TieredTable, part: float) -> None:
+def test_in_short_memory_they_are_within_a_row_of_brute_force(tiered: PricedTable, part: float) -> None:
     pairs = every_pair(tiered)
     kept = {pair: kept_bytes([tiered], [pair]) for pair in pairs}
     seconds = {pair: step_seconds([tiered], [pair]) for pair in pairs}

@@ -14,7 +14,7 @@ from ziggurat.core.topology import Topology
 from ziggurat.planning.access_curve import AccessCurve
 from ziggurat.planning.constraints import row_parts
 from ziggurat.planning.cost import ShardCost, client_bytes, shard_cost
-from ziggurat.planning.tier_cost import TieredTable, tier_shard_costs
+from ziggurat.planning.tier_cost import PricedTable, tier_shard_costs
 from ziggurat.planning.usage import Usage
 
 
@@ -85,10 +85,10 @@ class Problem:
                 self._shards[key] = [(shard, self.cost(table, shard, placement.sharding)) for shard in shards]
         return self._shards[key]
 
-    def tiered(self, table: TableSpec) -> TieredTable:
+    def tiered(self, table: TableSpec) -> PricedTable:
         """Returns the table with the costs of its rows in tiers."""
         if table.name not in self._tiered:
-            self._tiered[table.name] = TieredTable(table, self.curve(table), self.topology, self.batch_size)
+            self._tiered[table.name] = PricedTable(table, self.curve(table), self.topology, self.batch_size)
         return self._tiered[table.name]
 
     def cost(self, table: TableSpec, shard: Shard, sharding: Sharding) -> ShardCost:
@@ -132,7 +132,7 @@ class Problem:
         return {}
 
     @cached_property
-    def _tiered(self) -> dict[str, TieredTable]:
+    def _tiered(self) -> dict[str, PricedTable]:
         return {}
 
     @cached_property

@@ -60,7 +60,7 @@ Floats = npt.NDArray[np.float64]
 Parts = npt.NDArray[np.float64]
 """A figure of a row: a constant, and its parts per q, per h and per u; (4,)."""
 
-TIERS = ("copied to every rank", "copied to every host", "split over all ranks")
+TIER_NAMES = ("copied to every rank", "copied to every host", "split over all ranks")
 POSITION = 4
 """Bytes of a row's position as it is sent."""
 
@@ -126,7 +126,7 @@ class TierLoad:
 
 
 def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowCost, RowCost], ...]:
-    """Returns what a row of each tier costs, in the order of :data:`TIERS`, for both ways to sum between hosts."""
+    """Returns what a row of each tier costs, in the order of :data:`TIER_NAMES`, for both ways to sum between hosts."""
     hosts, devices, world = topology.hosts, topology.devices, topology.world_size
     vector, state = float(FLOAT * table.dim), float(state_bytes(table.optimizer, 1, table.dim))
     asked, look_up, step = POSITION + vector, POSITION + 2 * vector, 2 * (vector + state)
@@ -168,7 +168,7 @@ def _parts(constant: float = 0.0, *, q: float = 0.0, h: float = 0.0, u: float = 
     return np.array([constant, q, h, u])
 
 
-class TieredTable:
+class PricedTable:
     """A table by falling frequency of its rows, with the cost of any numbers of copied rows.
 
     Args:
@@ -266,7 +266,7 @@ def _cumulated(values: Floats) -> Floats:
 
 
 def tier_shard_costs(
-    tiered: TieredTable, placement: Placement, shards: Sequence[Shard]
+    tiered: PricedTable, placement: Placement, shards: Sequence[Shard]
 ) -> list[tuple[Shard, ShardCost]]:
     """Returns each shard of a table in tiers with its cost.
 
@@ -299,7 +299,7 @@ def tier_shard_costs(
     return found
 
 
-def baseline_bytes(tiered: TieredTable) -> tuple[float, float, float]:
+def baseline_bytes(tiered: PricedTable) -> tuple[float, float, float]:
     """Returns the bytes that a rank sends within its host, sends to other hosts, and keeps, if each look-up is sent.
 
     The table is split by rows over all ranks. The rank keeps the ids, the rows and the gradients of what is asked of

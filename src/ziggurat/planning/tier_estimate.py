@@ -12,7 +12,7 @@ from typing import Any
 
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.tier_cost import TIERS, TieredTable, TierLoad, baseline_bytes
+from ziggurat.planning.tier_cost import TIER_NAMES, PricedTable, TierLoad, baseline_bytes
 
 IN_TIERS, DEDUPLICATED, EVERY_LOOK_UP = "in tiers", "rows split, de-duplicated", "rows split, each look-up sent"
 WHOLE, COPIED = "whole on one rank", "copied to every rank"
@@ -42,7 +42,7 @@ class TierEstimate:
 
     Attributes:
         table: its name.
-        tiers: what each tier costs a rank, in the order of :data:`~ziggurat.planning.tier_cost.TIERS`.
+        tiers: what each tier costs a rank, in the order of :data:`~ziggurat.planning.tier_cost.TIER_NAMES`.
         thresholds: the least probability that a rank needs a row of the tier, for the rows copied to every rank and
             those copied to every host; None for a tier without rows.
         alternatives: the table in these tiers, then placed in other ways.
@@ -58,7 +58,7 @@ class TierEstimate:
             "table": self.table,
             "tiers": [
                 {"tier": name, **asdict(load), "kept_bytes": load.kept_bytes}
-                for name, load in zip(TIERS, self.tiers, strict=True)
+                for name, load in zip(TIER_NAMES, self.tiers, strict=True)
             ],
             "thresholds": list(self.thresholds),
             "alternatives": [asdict(each) for each in self.alternatives],
@@ -84,7 +84,7 @@ def tier_estimates(problem: Problem, plan: Plan) -> tuple[TierEstimate, ...]:
     return tuple(found)
 
 
-def alternatives(problem: Problem, tiered: TieredTable, copied: int, host: int) -> tuple[Alternative, ...]:
+def alternatives(problem: Problem, tiered: PricedTable, copied: int, host: int) -> tuple[Alternative, ...]:
     """Returns what the table costs in tiers with these numbers of copied rows, and in other ways."""
     every = tuple(range(problem.topology.world_size))
     return (
@@ -96,7 +96,7 @@ def alternatives(problem: Problem, tiered: TieredTable, copied: int, host: int) 
     )
 
 
-def in_tiers(name: str, tiered: TieredTable, copied: int, host: int) -> Alternative:
+def in_tiers(name: str, tiered: PricedTable, copied: int, host: int) -> Alternative:
     """Returns what the table costs in tiers with these numbers of copied rows."""
     loads, world = tiered.loads(copied, host), tiered.topology.world_size
     return Alternative(
@@ -108,7 +108,7 @@ def in_tiers(name: str, tiered: TieredTable, copied: int, host: int) -> Alternat
     )
 
 
-def every_look_up(tiered: TieredTable) -> Alternative:
+def every_look_up(tiered: PricedTable) -> Alternative:
     """Returns what the table costs split by rows over all ranks when each look-up is sent."""
     intra, inter, kept = baseline_bytes(tiered)
     topology = tiered.topology
@@ -116,7 +116,7 @@ def every_look_up(tiered: TieredTable) -> Alternative:
     return Alternative(EVERY_LOOK_UP, topology.world_size * intra, topology.world_size * inter, seconds, kept)
 
 
-def _placed(problem: Problem, tiered: TieredTable, name: str, placement: Placement) -> Alternative:
+def _placed(problem: Problem, tiered: PricedTable, name: str, placement: Placement) -> Alternative:
     topology = problem.topology
     plan = Plan(topology.world_size, {tiered.table.name: placement}, topology.devices)
     costs = [cost for _, cost in problem.costs(tiered.table, plan)]

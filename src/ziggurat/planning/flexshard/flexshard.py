@@ -26,7 +26,7 @@ from ziggurat.planning.placement import Loads
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import BytesOrZero, format_bytes
 from ziggurat.planning.rules import Rules
-from ziggurat.planning.tier_cost import TieredTable, baseline_bytes
+from ziggurat.planning.tier_cost import PricedTable, baseline_bytes
 
 COPIES_SHARE = 0.5
 """The most of the memory for rows that copies may take if the other rows are on a disk; the rest is for slots."""
@@ -110,7 +110,7 @@ class FlexShard(Planner):
         return [table for table in problem.tables if table.name in self.config.tables]
 
     def _others(
-        self, problem: Problem, chosen: Sequence[TableSpec], tables: Sequence[TieredTable], split: float
+        self, problem: Problem, chosen: Sequence[TableSpec], tables: Sequence[PricedTable], split: float
     ) -> Plan:
         """Returns the plan of the other tables in the memory that the chosen ones leave, at worst by having as few
         bytes as they can."""
@@ -124,7 +124,7 @@ class FlexShard(Planner):
 def _with_copies_in(
     limit: float,
     problem: Problem,
-    tables: Sequence[TieredTable],
+    tables: Sequence[PricedTable],
     counts: list[TierCounts],
     memory: float,
     config: FlexShard.Config,
@@ -211,23 +211,23 @@ def _free_bytes(problem: Problem, others: Plan) -> float:
     return min(loads.free)
 
 
-def _least_bytes(tables: Sequence[TieredTable]) -> float:
+def _least_bytes(tables: Sequence[PricedTable]) -> float:
     """Returns the least bytes of a device for the tables; a row that is surely needed takes less as a copy."""
     return kept_bytes(tables, smallest_counts(tables))
 
 
-def _rounding_bytes(tiered: TieredTable) -> float:
+def _rounding_bytes(tiered: PricedTable) -> float:
     """Returns by how much a rank's part may be above the mean of all ranks: a row of each split tier."""
     return 2.0 * _row_bytes(tiered)
 
 
-def _row_bytes(tiered: TieredTable) -> float:
+def _row_bytes(tiered: PricedTable) -> float:
     """Returns the bytes of a row with its optimizer state."""
     return FLOAT * tiered.table.dim + state_bytes(tiered.table.optimizer, 1, tiered.table.dim)
 
 
 def _no_memory(
-    problem: Problem, chosen: Sequence[TableSpec], tables: Sequence[TieredTable], left: float
+    problem: Problem, chosen: Sequence[TableSpec], tables: Sequence[PricedTable], left: float
 ) -> NoFeasiblePlan:
     short = format_bytes(_least_bytes(tables) - left)
     names = ", ".join(repr(table.name) for table in chosen)
@@ -238,7 +238,7 @@ def _no_memory(
     )
 
 
-def _note(tiered: TieredTable, counts: TierCounts) -> str:
+def _note(tiered: PricedTable, counts: TierCounts) -> str:
     """Returns a line with the table's thresholds."""
     parts: list[str] = []
     if counts.copied:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.flexshard.thresholds import TierCounts, fastest_counts
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.tier_cost import TieredTable, baseline_bytes
+from ziggurat.planning.tier_cost import PricedTable, baseline_bytes
 from ziggurat.planning.tier_estimate import DEDUPLICATED, IN_TIERS, Alternative, every_look_up, in_tiers
 
 SLACK = 0.01
@@ -40,7 +40,7 @@ def growth(problem: Problem, table: TableSpec, hosts: Sequence[int]) -> list[Gro
     found: list[Grown] = []
     for number in hosts:
         topology = replace(problem.topology, hosts=number)
-        tiered = TieredTable(table, problem.curve(table), topology, problem.batch_size)
+        tiered = PricedTable(table, problem.curve(table), topology, problem.batch_size)
         (counts,) = fastest_counts([tiered], baseline_bytes(tiered)[2], SLACK) or [TierCounts(0, 0)]
         found.append(
             Grown(

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ziggurat.planning.tier_cost import Floats, TieredTable
+from ziggurat.planning.tier_cost import Floats, PricedTable
 
 HALVINGS = 60
 """How often the interval of prices or weights is halved, each time in its logarithm."""
@@ -42,7 +42,7 @@ class TierCounts:
     host: int
 
 
-def fastest_counts(tables: Sequence[TieredTable], memory: float, slack: float = 0.0) -> list[TierCounts] | None:
+def fastest_counts(tables: Sequence[PricedTable], memory: float, slack: float = 0.0) -> list[TierCounts] | None:
     """Returns the numbers of copied rows with the least modelled seconds; None if no numbers fit into the memory.
 
     Args:
@@ -95,12 +95,12 @@ def _last(
     return found, last, following
 
 
-def smallest_counts(tables: Sequence[TieredTable]) -> list[TierCounts]:
+def smallest_counts(tables: Sequence[PricedTable]) -> list[TierCounts]:
     """Returns the numbers of copied rows that take the least memory."""
     return [_Choice(table).best(HIGHEST_PRICE) for table in tables]
 
 
-def kept_bytes(tables: Sequence[TieredTable], counts: Sequence[TierCounts]) -> float:
+def kept_bytes(tables: Sequence[PricedTable], counts: Sequence[TierCounts]) -> float:
     """Returns the bytes that a rank keeps for the tables with these numbers of copied rows, on average over ranks."""
     return sum(
         load.kept_bytes
@@ -109,7 +109,7 @@ def kept_bytes(tables: Sequence[TieredTable], counts: Sequence[TierCounts]) -> f
     )
 
 
-def step_seconds(tables: Sequence[TieredTable], counts: Sequence[TierCounts]) -> float:
+def step_seconds(tables: Sequence[PricedTable], counts: Sequence[TierCounts]) -> float:
     """Returns the modelled seconds that the tables add to a step with these numbers of copied rows."""
     return sum(
         load.seconds(table.topology)
@@ -121,7 +121,7 @@ def step_seconds(tables: Sequence[TieredTable], counts: Sequence[TierCounts]) ->
 class _Choice:
     """A table's best counts at any price of memory, and any weight of the bytes before the forward pass."""
 
-    def __init__(self, table: TieredTable) -> None:
+    def __init__(self, table: PricedTable) -> None:
         self._ends = table.ends
         self._ways = [(table.seconds(way), table.awaited(way), table.kept(way)) for way in range(table.ways)]
         topology = table.topology
@@ -155,7 +155,7 @@ def _prefix_minimum(values: Floats) -> tuple[list[int], Floats]:
 
 
 def _filled(
-    tables: Sequence[TieredTable], fitting: Sequence[TierCounts], over: Sequence[TierCounts], memory: float
+    tables: Sequence[PricedTable], fitting: Sequence[TierCounts], over: Sequence[TierCounts], memory: float
 ) -> list[TierCounts]:
     """Moves the counts from those that fit towards those that do not, table by table, as far as memory allows."""
     counts = list(fitting)

@@ -9,7 +9,7 @@ from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.plan_estimate import DeviceLoad
 from ziggurat.planning.quantities import format_bytes, format_seconds
-from ziggurat.planning.tier_cost import TIERS
+from ziggurat.planning.tier_cost import TIER_NAMES
 from ziggurat.report import numbers
 
 Rows = tuple[list[str], list[list[str]], int]
@@ -105,7 +105,7 @@ def tiers(planned: PlanEstimate) -> Rows:
     headers += ["in host", "between", "sent in"] if between else ["traffic", "sent in"]
     rows: list[list[str]] = []
     for each in planned.tiers:
-        for name, load, threshold in zip(TIERS, each.tiers, (*each.thresholds, None), strict=True):
+        for name, load, threshold in zip(TIER_NAMES, each.tiers, (*each.thresholds, None), strict=True):
             sent = [load.intra_bytes, load.inter_bytes] if between else [load.intra_bytes]
             rows.append(
                 [

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from ziggurat.planning import PlanEstimate
 from ziggurat.planning.quantities import format_bytes
-from ziggurat.planning.tier_cost import TIERS, TierLoad
+from ziggurat.planning.tier_cost import TIER_NAMES, TierLoad
 from ziggurat.planning.tier_estimate import TierEstimate
 from ziggurat.report.charts import legend
 from ziggurat.report.markup import Html, el, figure, section, table
 from ziggurat.report.plan import rows as plan_rows
 from ziggurat.report.plan.chart import Bar, BarSegment, stacked
 
-COLOURS = dict(zip(TIERS, ("fourth", "third", "second"), strict=True))
+COLOURS = dict(zip(TIER_NAMES, ("fourth", "third", "second"), strict=True))
 """Tier -> colour: that of tables with copies on every device, then that of tables split by rows."""
 IN_HOSTS, BETWEEN = "quiet", "first"
 LABELS = 190
@@ -57,7 +57,7 @@ def _tiers(planned: PlanEstimate, estimate: TierEstimate) -> Html:
                     COLOURS[name],
                     f"{load.rows:,} rows {name}: {format_bytes(measure(load))} {label}",
                 )
-                for name, load in zip(TIERS, estimate.tiers, strict=True)
+                for name, load in zip(TIER_NAMES, estimate.tiers, strict=True)
             ],
         )
         for label, measure in measures
