@@ -312,7 +312,7 @@ def test_lookups_that_move_to_other_rows_are_noted_once() -> None:
     """Two look-ups an example; rows 19, 18, … are looked up less and less."""
     accesses = np.arange(20, dtype=np.int64)
     statistics = DatasetStatistics(rows={"train": 95}, label_rates={}, tables={"t": TableStatistics("t", 20, accesses)})
-    watch = TierWatch([cast("Any", _Rows)], statistics, examples=3)
+    watch = TierWatch([cast("Any", _Rows)], statistics, examples=3, world=World(0, 4, 2))
     total = {"t/copied_lookups": 60.0, "t/host_lookups": 120.0, "t/split_lookups": 20.0, "t/split_rows": 30.0}
     figures = watch.figures({}, total, steps=10)
     assert [figures[f"t/{tier}_share"] for tier in ("copied", "host", "split")] == pytest.approx([0.3, 0.6, 0.1])
@@ -321,6 +321,19 @@ def test_lookups_that_move_to_other_rows_are_noted_once() -> None:
     assert figures["t/split_rows"] == 3
     shares = np.arange(20) / 190
     assert figures["t/split_rows_expected"] == pytest.approx(sum(1 - (1 - share) ** 6 for share in shares[:10]))
+    touched = [1 - (1 - share) ** 6 for share in shares[::-1]]
+    of_pairs = [1 - (1 - share) ** 12 for share in shares[::-1]]
+    of_all = [1 - (1 - share) ** 24 for share in shares[::-1]]
+    row, position = 4 * 8, 4
+    assert figures["host_rows_bytes_in_host_expected"] == pytest.approx(sum(touched[4:10]) * (position + row) / 2)
+    split = sum(touched[10:]) * (position + 2 * row) / 4
+    assert figures["split_rows_bytes_in_host_expected"] == pytest.approx(split)
+    assert figures["split_rows_bytes_between_hosts_expected"] == pytest.approx(2 * split)
+    inside = sum(touched[:10]) + sum(of_all[:4])  # to the rank that sums a row, and back to the other that copies it
+    assert figures["copies_bytes_in_host_expected"] == pytest.approx(inside * row / 2 + 4 / 8)
+    flags = 4 * (4 - 2) / 8 + 6 * 1 / (8 * 2)
+    between = sum(of_pairs[:10]) * row / 2 + flags  # each host's sums to the other
+    assert figures["copies_bytes_between_hosts_expected"] == pytest.approx(between)
     assert not watch.notes(figures)
     moved = watch.figures(total, {**total, "t/split_lookups": 120.0, "t/copied_lookups": 160.0}, steps=10)
     assert moved["t/split_share"] == 0.5

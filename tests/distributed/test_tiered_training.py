@@ -83,4 +83,16 @@ def test_a_run_takes_and_leaves_tiers_of_rows(experiment: Experiment, tmp_path: 
                 assert sum(each[f"{table}/{tier}_{shares}"] for tier in tiers) == pytest.approx(1)
             assert sum(each[f"{table}/{tier}_rows"] for tier in tiers) <= rows
             assert abs(each[f"{table}/copied_share"] - each[f"{table}/copied_share_expected"]) < 0.3
-        assert each["split_rows_bytes_between_hosts"] > 0
+        sent = [name for name in each if name.endswith(("_in_host", "_between_hosts"))]
+        assert sorted(sent) == [
+            "copies_bytes_between_hosts",
+            "copies_bytes_in_host",
+            "host_rows_bytes_between_hosts",
+            "host_rows_bytes_in_host",
+            "split_rows_bytes_between_hosts",
+            "split_rows_bytes_in_host",
+        ]
+        for name in sent:
+            expected_bytes = each.get(f"{name}_expected", 0.0)
+            few = 0.5 * expected_bytes <= each[name] <= 2 * expected_bytes  # of few rows, one rank's are not the mean's
+            assert few, (name, each[name], expected_bytes)

@@ -106,9 +106,9 @@ class Trainer:
         self._transferred: tuple[dict[str, float], int] = ({}, self.at.step)
         tiered, self._watch = recommender.lookup.tiered, None
         if tiered is not None:
-            examples = self._step_rows() / self.world.size
+            examples = max(1, round(self._step_rows() / self.world.size))
             statistics = planned_statistics(dataset.statistics(), run.files)
-            self._watch = TierWatch(tiered.tables, statistics, examples)
+            self._watch = TierWatch(tiered.tables, statistics, examples, self.world)
         self._tier_totals: tuple[dict[str, float], int] = ({}, self.at.step)
 
     @property

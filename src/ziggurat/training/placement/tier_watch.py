@@ -6,14 +6,18 @@ copied that few batches touch, and those that most batches touch are sent.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
-import numpy as np
-
 from ziggurat.core.statistics import DatasetStatistics
+from ziggurat.core.topology import Topology
 from ziggurat.embeddings.row_tiers.tiered_table import TieredTable
 from ziggurat.embeddings.row_tiers.traffic import TIERS
-from ziggurat.planning.usage import Usage, touch_probability
+from ziggurat.parallel.world import World
+from ziggurat.planning.access_curve import AccessCurve
+from ziggurat.planning.cost import FLOAT
+from ziggurat.planning.tier_cost import POSITION, PricedTable, TierLoad
+from ziggurat.planning.usage import Usage
 
 TOLERANCE = 0.1
 """By how much the share of look-ups of a table's copied rows may fall short of the expected one without a note."""
@@ -26,22 +30,23 @@ class TierWatch:
         tables: these tables.
         statistics: the counts of preparation.
         examples: the rows of this rank's batch.
+        world: all ranks.
     """
 
-    def __init__(self, tables: list[TieredTable], statistics: DatasetStatistics, examples: float) -> None:
+    def __init__(self, tables: list[TieredTable], statistics: DatasetStatistics, examples: int, world: World) -> None:
         self._shares: dict[str, list[float]] = {}
-        self._expected: dict[str, float] = {}
+        self._expected: dict[str, float] = defaultdict(float)
         self._noted: set[str] = set()
+        ranks = Topology(world.hosts, world.local_size, "ranks", "cpu", 1, 1.0, 1.0, 1.0)
         for table in tables:
             spec, bounds = table.spec, table.bounds
-            usage = Usage.of(spec, statistics)
-            accesses = np.ones(spec.rows) if usage.accesses is None else -np.sort(-usage.accesses)
-            shares = accesses / accesses.sum()
-            touched = touch_probability(shares, usage.ids_per_row * examples)
-            edges = [bounds.hosts.first, bounds.split.first]
-            self._shares[spec.name] = [float(part.sum()) for part in np.split(shares, edges)]
-            for tier, part in zip(TIERS, np.split(touched, edges), strict=True):
-                self._expected[f"{spec.name}/{tier}_rows_expected"] = float(part.sum())
+            priced = PricedTable(spec, AccessCurve.of(Usage.of(spec, statistics)), ranks, examples)
+            loads = priced.loads(bounds.copied.size, bounds.hosts.size)
+            self._shares[spec.name] = [load.lookups for load in loads]
+            for tier, load in zip(TIERS, loads, strict=True):
+                self._expected[f"{spec.name}/{tier}_rows_expected"] = load.touched
+            for name, count in sent_bytes(spec.dim, *loads).items():
+                self._expected[f"{name}_expected"] += count
 
     def figures(self, before: Mapping[str, float], total: Mapping[str, float], steps: int) -> dict[str, float]:
         """Returns the figures per step between two totals of
@@ -49,7 +54,8 @@ class TierWatch:
 
         For each table and tier these are ``TABLE/TIER_share``, the share of the table's look-ups, with
         ``TABLE/TIER_share_expected``, and ``TABLE/TIER_rows``, distinct rows of a batch, with
-        ``TABLE/TIER_rows_expected``; and bytes that this rank sent.
+        ``TABLE/TIER_rows_expected``; and bytes that this rank sent, with ``…_expected``, the mean over the ranks by the
+        planner's equations, in fp32.
         """
         per_step = {name: (value - before.get(name, 0.0)) / steps for name, value in total.items()}
         found = {name: value for name, value in per_step.items() if not name.endswith("_lookups")}
@@ -58,7 +64,7 @@ class TierWatch:
             for tier, count, share in zip(TIERS, lookups, shares, strict=True):
                 found[f"{table}/{tier}_share"] = count / max(1e-9, sum(lookups))
                 found[f"{table}/{tier}_share_expected"] = share
-        return found | self._expected
+        return found | dict(self._expected)
 
     def notes(self, figures: Mapping[str, float]) -> list[str]:
         """Returns a note for each table whose copied rows get far fewer look-ups than expected; one a table."""
@@ -73,3 +79,20 @@ class TierWatch:
                     "another plan may send less: resume with --new-plan drifted (docs/distributed.md, Tiers of rows)"
                 )
         return found
+
+
+def sent_bytes(dim: int, copied: TierLoad, of_hosts: TierLoad, split: TierLoad) -> dict[str, float]:
+    """Returns the bytes that a table's tiers let a rank send in a step, by the names of
+    :meth:`~ziggurat.embeddings.row_tiers.traffic.TierTraffic.totals`.
+
+    A row of the second tier is asked for and received, and its gradient is sent: that is counted with the copies.
+    """
+    vector = FLOAT * dim
+    gradients = of_hosts.intra_bytes * vector / (POSITION + 2 * vector)
+    return {
+        "host_rows_bytes_in_host": of_hosts.intra_bytes - gradients,
+        "split_rows_bytes_in_host": split.intra_bytes,
+        "split_rows_bytes_between_hosts": split.inter_bytes,
+        "copies_bytes_in_host": copied.intra_bytes + gradients,
+        "copies_bytes_between_hosts": copied.inter_bytes + of_hosts.inter_bytes,
+    }
