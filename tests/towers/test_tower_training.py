@@ -25,7 +25,7 @@ from ziggurat.core.topology import Topology
 from ziggurat.features.assemble import encoded_schema
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.planner import plan_problem, problem_of
-from ziggurat.planning.problem import Problem
+from ziggurat.planning.problem import Problem, TableConstraint
 from ziggurat.towers.placement import keeps, with_towers_on_hosts
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
@@ -242,6 +242,17 @@ def test_means_over_tables_split_by_rows_are_refused(folder: Path) -> None:
     problem = problem_of(tables, None, topology, asked.planning, 8)
     with pytest.raises(ConfigError, match=r"planning\.tables\.user\.sharding: 'row_wise' is not within one host"):
         with_towers_on_hosts(problem, towers)
+    asked = experiment(folder, {**changes, "planning": {"tables": {"user": {"sharding": "column_wise"}}}})
+    found = with_towers_on_hosts(problem_of(tables, None, topology, asked.planning, 8), towers).constraints["user"]
+    assert (found.sharding, found.ranks) == ("column_wise", (0, 1))
+    narrow = [replace(table, dim=4) for table in tables]
+    with pytest.raises(ConfigError, match=r"planning\.tables\.user\.sharding: 4 columns have no 2 to 2 equal parts"):
+        with_towers_on_hosts(
+            problem_of(narrow, None, Topology(2, 2, "cpu", "cpu", 10**9, 1e9, 1e9, 1e9), PlanningConfig(), 8).but(
+                constraints={"user": TableConstraint("column_wise", None)}
+            ),
+            towers,
+        )
     asked = experiment(folder, {**changes, "planning": {"tables": {"user": {"sharding": "table_wise", "ranks": [3]}}}})
     problem = problem_of(tables, None, topology, asked.planning, 8)
     with pytest.raises(ConfigError, match=r"planning\.tables\.user\.ranks: received \[3\].*on host 0"):
@@ -309,7 +320,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "groups": ({"embeddings.groups": [{"features": ["user", "tags"]}]}, r"embeddings\.groups: tower_transform"),
     "narrow": ({"embeddings.tables": {"user": {"dim": 4}}}, r"embeddings\.tables\.user\.dim: .* rows of 8 floats"),
     "adam": ({"embeddings.optimizer": {"name": "adam"}}, r"embeddings\.optimizer: .* adam replicates table 'user'"),
-    "disk": ({"planning.beyond_memory": {"memory": "1MB"}}, r"planning\.beyond_memory: tower_transform"),
     "tiers": ({"planning.planner": {"name": "recshard"}}, r"planning\.planner: tower_transform does not order rows"),
     "row tiers": ({"planning.planner": {"name": "flexshard"}}, r"planning\.planner: .* its rows have no tiers"),
     "fsdp": ({"parallel.dense": {"name": "fsdp"}}, r"parallel\.dense: .*only ddp allows"),

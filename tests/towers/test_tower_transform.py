@@ -27,6 +27,7 @@ from ziggurat.embeddings.tower_transform import exchanges
 from ziggurat.embeddings.tower_transform.transform import TowerTransform
 from ziggurat.embeddings.wire import Wire
 from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.shared_memory import hosts_can_share
 from ziggurat.parallel.tensor_slices import gather
 from ziggurat.parallel.world import World
 from ziggurat.towers.modules.dlrm import DLRMTower
@@ -43,7 +44,7 @@ SCHEMA = Schema(
     rows=ROWS,
     labels=("y",),
 )
-DIM, STEPS, BATCH = 4, 50, 48
+DIM, STEPS, BATCH = 8, 50, 48
 OPTIMIZERS: list[dict[str, Any]] = [{"name": "sgd", "lr": 0.1}, {"name": "rowwise_adagrad", "lr": 0.05}]
 CPU = torch.device("cpu")
 LARGER = [(8, 4), (8, 2), (6, 3)]
@@ -66,18 +67,19 @@ def towers_of(hosts: int) -> list[tuple[str, ...]]:
 
 
 def plan_of(world_size: int, local_size: int) -> Plan:
-    """Returns a plan with the tables of a tower on its host, one of each split by rows if it has several."""
+    """Returns a plan with the tables of a tower on its host: one of each split by rows if it has several, and another
+    by columns if it has more."""
     placements: dict[str, Placement] = {}
     for host, tower in enumerate(towers_of(world_size // local_size)):
         ranks = tuple(range(host * local_size, (host + 1) * local_size))
         split = [name for name in tower if name != "g"][-1]
         for number, name in enumerate(tower):
-            by_rows = name == split and len(tower) > 1
-            placements[name] = (
-                Placement("table_row_wise", ranks)
-                if by_rows
-                else Placement("table_wise", (ranks[number % local_size],))
-            )
+            if name == split and len(tower) > 1:
+                placements[name] = Placement("table_row_wise", ranks)
+            elif number == 1 and local_size > 1:
+                placements[name] = Placement("column_wise", ranks[1::-1])
+            else:
+                placements[name] = Placement("table_wise", (ranks[number % local_size],))
     return Plan(world_size, placements, local_size)
 
 
@@ -89,13 +91,14 @@ def trained(
     by_towers: bool,
     steps: int = STEPS,
     wire: Wire | None = None,
+    memory: ParallelConfig | None = None,
 ) -> dict[str, Any]:
     """Returns the fields of this rank's rows in the first step, and all weights and states after the last."""
     os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)
     config = EmbeddingsConfig.model_validate({"dim": DIM, "init_std": 0.1, "optimizer": optimizer})
     layout = lay_out(config, SCHEMA, {"g": "mean", "h": "sum"})
     world = World.current()
-    towers = TowerTransform(layout, towers_of(world.hosts), world, CPU, wire) if by_towers else None
+    towers = TowerTransform(layout, towers_of(world.hosts), world, CPU, wire, memory) if by_towers else None
     lookup = EmbeddingLookup(layout, plan, CPU, 3, ParallelConfig(), towers=towers)
     target_FD = torch.linspace(-1, 1, len(NAMES) * DIM).view(len(NAMES), DIM)
     fields: Tensor | None = None
@@ -110,7 +113,7 @@ def trained(
 
 def trained_all(rank: int, world_size: int, local_size: int) -> list[dict[str, Any]]:
     plan = plan_of(world_size, local_size)
-    return [trained(rank, plan, optimizer, by_towers=True) for optimizer in OPTIMIZERS]
+    return [trained(rank, plan, optimizer, by_towers=True, memory=ParallelConfig()) for optimizer in OPTIMIZERS]
 
 
 def flat(optimizer: dict[str, Any], steps: int = STEPS) -> dict[str, Any]:
@@ -154,7 +157,7 @@ def test_blocks_are_ordered_by_the_peers_of_a_rank(size: int, local: int) -> Non
 
 def without_permute(blocks: Tensor, world: World) -> Tensor:
     """Takes the blocks as they come, those of rank 0 first."""
-    return blocks.reshape(world.local_size, -1, blocks.shape[1])
+    return blocks.reshape(world.local_size, len(blocks) // world.local_size, blocks.shape[1])
 
 
 def undivided(times: str, gradients: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -200,6 +203,42 @@ def test_each_fault_of_the_exchanges_shows() -> None:
     torch.testing.assert_close(fields, expected["fields"], rtol=2**-7, atol=2**-7 * 0.1)
     for key, each in weights(expected).items():
         torch.testing.assert_close(weights(rounded[0])[key], each, rtol=0, atol=1e-3)
+
+
+def trained_either_way(rank: int, size: int, local: int) -> list[list[dict[str, Any]]]:
+    """Returns what ranks of a host send through sockets and through shared memory, at full and reduced precision."""
+    reduced = ParallelConfig(forward_precision="bf16", backward_precision="fp16")
+    return [
+        [
+            trained(rank, plan_of(size, local), OPTIMIZERS[0], by_towers=True, steps=5, wire=wire, memory=memory)
+            for memory in (ParallelConfig(shared_memory=False), ParallelConfig())
+        ]
+        for wire in (None, Wire(reduced, BATCH))
+    ]
+
+
+@pytest.mark.skipif(not hosts_can_share(World(0, 4, 2), CPU), reason="ranks share memory on Linux and x86 alone")
+def test_shared_memory_of_a_host_gives_the_bits_of_sockets() -> None:
+    for rank, precisions in enumerate(run_ranks(4, trained_either_way, 4, 2)):
+        for sockets, memory in precisions:
+            assert torch.equal(sockets["fields"], memory["fields"])
+            for name, each in weights(sockets).items() if rank == 0 else ():  # rank 0 gathers them
+                assert torch.equal(weights(memory)[name], each), name
+
+
+def left_alone(rank: int) -> str:
+    """Returns the error of rank 2 when rank 3, on its host, has ended."""
+    ranks = exchanges.HostRanks(World(rank, 4, 2), memory=ParallelConfig(timeout_s=60))
+    if rank != 2:
+        return ""
+    with pytest.raises(dist.DistNetworkError) as caught:
+        ranks.exchange_within(torch.zeros(4), [2, 2])
+    return str(caught.value)
+
+
+@pytest.mark.skipif(not hosts_can_share(World(0, 4, 2), CPU), reason="ranks share memory on Linux and x86 alone")
+def test_a_rank_of_the_host_that_has_ended_is_named_by_its_number_in_the_world() -> None:
+    assert run_ranks(4, left_alone)[2].endswith("rank 3 has ended")
 
 
 def fields_by_tower(rank: int) -> Tensor:
@@ -270,15 +309,16 @@ def test_gradients_of_towers_are_the_finite_differences_of_the_global_loss() -> 
 def sent_by_a_step(rank: int) -> tuple[int, int]:
     """Returns the bytes that this rank sends to other ranks in a step, between hosts and within its own."""
     counted = {True: 0, False: 0}
-    exchange = exchanges.HostRanks._exchange  # pyright: ignore[reportPrivateUsage]
+    send = exchanges.HostRanks._send  # pyright: ignore[reportPrivateUsage]
 
-    def counts(ranks: exchanges.HostRanks, sent: Tensor, sizes: list[int], received: list[int], **how: Any) -> Any:
-        own = ranks.local if how["within"] else ranks.host
-        counted[how["within"]] += 4 * (sum(sizes) - sizes[own])
-        return exchange(ranks, sent, sizes, received, **how)
+    def counts(ranks: exchanges.HostRanks, sent: Tensor, sizes: list[int], *others: Any) -> Any:
+        within = others[-1] is ranks.within
+        own = ranks.local if within else ranks.host
+        counted[within] += 4 * (sum(sizes) - sizes[own])
+        return send(ranks, sent, sizes, *others)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exchanges.HostRanks, "_exchange", counts)
+        patch.setattr(exchanges.HostRanks, "_send", counts)
         whole = {
             name: Placement("table_wise", (2 * host + number % 2,))
             for host, tower in enumerate(towers_of(2))

@@ -80,7 +80,7 @@ class FlatLookup(Config):
     name: Literal["flat"] = "flat"
 
 
-class TowerTransform(Config):
+class TowerTransformConfig(Config):
     """The tables of a tower are on one host. Pooled rows are exchanged within the host; the tower's module compresses
     them there; then each rank exchanges them with its peers, the ranks of the same number on the other hosts. It
     computes what ``flat`` computes and needs the section ``towers``; on one host it is ``flat``.
@@ -92,7 +92,7 @@ class TowerTransform(Config):
     name: Literal["tower_transform"] = "tower_transform"
 
 
-EmbeddingExchangeConfig = Annotated[FlatLookup | TowerTransform, pydantic.Field(discriminator="name")]
+EmbeddingExchangeConfig = Annotated[FlatLookup | TowerTransformConfig, pydantic.Field(discriminator="name")]
 """How pooled rows reach the ranks of their examples, discriminated by ``name``."""
 
 
@@ -118,7 +118,8 @@ class ParallelConfig(Config):
 
     shared_memory: bool = True
     """Let CPU ranks that are all on one host communicate through shared memory instead of sockets (Linux on x86, at
-    full precision). This covers ids and rows of table-wise and column-wise tables, and gradients of ``ddp``."""
+    full precision). This covers ids and rows of table-wise and column-wise tables, and gradients of ``ddp``. On several
+    hosts it covers what ``tower_transform`` exchanges within each, at any precision."""
 
     timeout_s: float = pydantic.Field(default=300.0, gt=0)
     """Seconds that a rank waits for the others in one exchange before it fails."""

@@ -34,11 +34,16 @@ sleeps a millisecond between polls and checks whether the other ranks are alive.
 
 
 def can_share(world: World, device: torch.device) -> bool:
-    """Returns whether all ranks are CPU ranks of one host that supports the shared memory used here.
+    """Returns whether all ranks are CPU ranks of one host that supports the shared memory used here."""
+    return world.hosts == 1 and hosts_can_share(world, device)
+
+
+def hosts_can_share(world: World, device: torch.device) -> bool:
+    """Returns whether the ranks of each host are several CPU ranks that support the shared memory used here.
 
     It needs Linux for memfd_create, and x86, where other cores see writes in the order in which they were made.
     """
-    together = world.size > 1 and world.hosts == 1 and device.type == "cpu"
+    together = world.local_size > 1 and device.type == "cpu"
     return together and hasattr(os, "memfd_create") and platform.machine() == "x86_64"
 
 
@@ -48,6 +53,15 @@ def shared_slots(config: ParallelConfig, world: World, device: torch.device, slo
     if not (config.shared_memory and can_share(world, device)):
         return None
     return SharedSlots(config.timeout_s, slots)
+
+
+def slots_of_host(
+    config: ParallelConfig, world: World, device: torch.device, group: dist.ProcessGroup, slots: int = 2
+) -> SharedSlots | None:
+    """Returns the same for the ranks of each host, which are ``group``; all hosts make theirs."""
+    if not (config.shared_memory and hosts_can_share(world, device)):
+        return None
+    return SharedSlots(config.timeout_s, slots, group)
 
 
 class _AnonymousFile:
@@ -78,11 +92,11 @@ class _RankMemory:
 
 
 class SharedSlots:
-    """Memory of every rank that all other ranks can read.
+    """Memory of every rank that all other ranks can read; ranks are those of a group, numbered in it.
 
-    All ranks create it together; the system frees it when the last of them ends, in whatever way. Ranks communicate in
-    *turns*: in each turn, a rank writes into a slot and publishes it, waits for the others, and reads what they wrote.
-    Slots are reused, so before a rank begins a turn, all ranks must have read the earlier contents of its slot.
+    All of them create it together; the system frees it when the last of them ends, in whatever way. Ranks communicate
+    in *turns*: in each turn, a rank writes into a slot and publishes it, waits for the others, and reads what they
+    wrote. Slots are reused, so before a rank begins a turn, all ranks must have read the earlier contents of its slot.
 
     - Two slots suffice if ranks wait for each turn before they begin the next: a rank that begins a turn has waited for
       the others in the turn between, which they published only after reading the earlier one.
@@ -91,13 +105,18 @@ class SharedSlots:
     Args:
         timeout_s: how long a rank waits for the others.
         slots: the number of slots of each rank.
+        group: the ranks, all of one host; None for all ranks.
+
+    Attributes:
+        rank, ranks: the number of this rank in the group, and how many there are.
 
     Raises:
         EnvironmentMismatch: the ranks cannot open each other's memory.
     """
 
-    def __init__(self, timeout_s: float, slots: int = 2) -> None:
-        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+    def __init__(self, timeout_s: float, slots: int = 2, group: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._numbers = list(range(self.ranks)) if group is None else dist.get_process_group_ranks(group)
         self._timeout_s, self._turn, self._slot_count = timeout_s, 0, slots
         self._process_fds: dict[int, int] = {}
         self._files: list[_RankMemory] = []
@@ -105,9 +124,10 @@ class SharedSlots:
         token, own = secrets.token_bytes(LINE), [_AnonymousFile(os.memfd_create("ziggurat")) for _ in range(slots + 1)]
         own[0].view(2 * LINE, grow=True)[:LINE] = token
         announced: list[tuple[int, list[int], bytes]] = [(0, [], b"")] * self.ranks
-        dist.all_gather_object(announced, (os.getpid(), [each.descriptor for each in own], token))
+        dist.all_gather_object(announced, (os.getpid(), [each.descriptor for each in own], token), group)
         problems: list[str] = [""] * self.ranks
-        dist.all_gather_object(problems, self._open(announced))  # so that either all ranks share memory or all fail
+        # Either all ranks share memory or all fail.
+        dist.all_gather_object(problems, self._open(announced), group)
         self._own_files = own
         if any(problems):
             raise EnvironmentMismatch(
@@ -160,24 +180,27 @@ class SharedSlots:
             rank for rank in missing if self._process_fds[rank] in ended_fds and self._files[rank].turn[0] < turn
         ]
         if ended_ranks:
-            raise dist.DistNetworkError(f"connection closed by peer: rank {ended_ranks[0]} has ended")
+            raise dist.DistNetworkError(f"connection closed by peer: rank {self._numbers[ended_ranks[0]]} has ended")
         if waited > self._timeout_s:
-            raise dist.DistNetworkError(f"timed out after {self._timeout_s:g} s of waiting for rank {missing[0]}")
+            slowest = self._numbers[missing[0]]
+            raise dist.DistNetworkError(f"timed out after {self._timeout_s:g} s of waiting for rank {slowest}")
 
     def _open(self, announced: Sequence[tuple[int, list[int], bytes]]) -> str:
         """Opens the memory of all ranks; returns the problem that prevented it, or an empty string."""
+        own = self._numbers[self.rank]
         for rank, (process, descriptors, token) in enumerate(announced):
+            number = self._numbers[rank]
             folder = f"/proc/{process}/fd"
             try:
                 first, *slots = [
                     _AnonymousFile(os.open(f"{folder}/{descriptor}", os.O_RDWR)) for descriptor in descriptors
                 ]
                 if os.pread(first.descriptor, LINE, 0) != token:
-                    return f"rank {self.rank} finds another process under the number of rank {rank} ({folder})"
+                    return f"rank {own} finds another process under the number of rank {number} ({folder})"
                 if rank != self.rank:
                     self._process_fds[rank] = os.pidfd_open(process)
             except OSError as error:
-                return f"rank {self.rank} cannot open that of rank {rank} ({error.strerror}: {folder})"
+                return f"rank {own} cannot open that of rank {number} ({error.strerror}: {folder})"
             self._files.append(_RankMemory(first.view(2 * LINE)[LINE:].cast("q"), tuple(slots)))
         return ""
 

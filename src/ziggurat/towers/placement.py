@@ -1,13 +1,14 @@
-"""Where the tables of towers are: whole on one rank of their tower's host, or split by rows over its ranks."""
+"""Where the tables of towers are: whole on a rank of their tower's host, or split by rows or columns over its ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.tower_transform.transform import towers_of_a_host
+from ziggurat.planning.constraints import COLUMN_MULTIPLE, column_parts
 from ziggurat.planning.problem import Problem, TableConstraint
 from ziggurat.towers.config import Towers
 
@@ -69,6 +70,13 @@ def _on_host(
                 load[rank] += _work(problem, table) / len(ranks)
                 held[rank] += size / len(ranks)
             continue
+        if asked is not None and asked.sharding == "column_wise":
+            parts = asked.ranks or _least_loaded(load, _column_parts(problem, table, len(ranks)))
+            found[table.name] = TableConstraint("column_wise", parts, by_tower=asked.ranks is None)
+            for rank in parts:
+                load[rank] += _work(problem, table) / len(parts)
+                held[rank] += size / len(parts)
+            continue
         if asked is not None and asked.ranks is not None:
             (rank,) = asked.ranks
         else:
@@ -81,6 +89,26 @@ def _on_host(
     return found
 
 
+def _column_parts(problem: Problem, table: TableSpec, most: int) -> int:
+    """Returns the most equal parts that the table's columns have on the ranks of a host.
+
+    Raises:
+        ConfigError: they have none.
+    """
+    possible = [parts for parts in column_parts(table, problem.topology) if parts <= most]
+    if not possible:
+        raise ConfigError(
+            f"planning.tables.{table.name}.sharding: {table.dim} columns have no 2 to {most} equal parts that are "
+            f"multiples of {COLUMN_MULTIPLE}, for the ranks of a tower's host",
+            "choose table_wise or table_row_wise",
+        )
+    return possible[-1]
+
+
+def _least_loaded(load: Mapping[int, float], count: int) -> tuple[int, ...]:
+    return tuple(sorted(sorted(load, key=lambda rank: (load[rank], rank))[:count]))
+
+
 def _work(problem: Problem, table: TableSpec) -> float:
     """Returns the floats that are read and sent for one example."""
     return (problem.usages[table.name].ids_per_row + len(table.keys)) * table.dim
@@ -88,10 +116,10 @@ def _work(problem: Problem, table: TableSpec) -> float:
 
 def _check(table: TableSpec, asked: TableConstraint, ranks: tuple[int, ...], host: int) -> None:
     key = f"planning.tables.{table.name}"
-    if asked.sharding not in ("table_wise", "table_row_wise"):
+    if asked.sharding not in ("table_wise", "table_row_wise", "column_wise"):
         raise ConfigError(
             f"{key}.sharding: {asked.sharding!r} is not within one host, where tower_transform keeps a tower's tables",
-            "choose table_wise or table_row_wise, or set parallel.embeddings: {name: flat}",
+            "choose table_wise, table_row_wise or column_wise, or set parallel.embeddings: {name: flat}",
         )
     if asked.sharding == "table_row_wise" and table.pooling == "mean":
         raise ConfigError(

@@ -72,8 +72,6 @@ def obstacles(
                 f"needs each table on one host, but adam replicates table {spec.name!r}",
                 "choose rowwise_adagrad, adagrad or sgd",
             )
-    if planning.beyond_memory is not None:
-        yield "planning.beyond_memory", "has no tables that memory cannot hold so far", "leave it out"
     if planning.planner.uses_slow_memory:
         yield "planning.planner", "does not order rows by frequency so far", "choose rules"
     if planning.planner.uses_row_tiers:

@@ -9,8 +9,7 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.tower_transform.transform import TowerTransform
 from ziggurat.embeddings.wire import Wire
-from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.config import TowerTransform as TowerTransformConfig
+from ziggurat.parallel.config import ParallelConfig, TowerTransformConfig
 from ziggurat.parallel.world import World
 from ziggurat.towers.config import TowersConfig
 from ziggurat.towers.model import TowerModel
@@ -46,7 +45,7 @@ def tower_transform(
             "set training.device: cpu, or parallel.embeddings: {name: flat}",
         )
     wire = Wire(parallel, batch_size) if parallel.reduced else None
-    return TowerTransform(layout, towers_of(config, layout), world, device, wire)
+    return TowerTransform(layout, towers_of(config, layout), world, device, wire, parallel)
 
 
 def run_upstream(model: nn.Module, transform: TowerTransform | None, *, autocast: bool) -> None:

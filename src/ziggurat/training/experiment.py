@@ -48,7 +48,7 @@ from ziggurat.models.model import Model, ModelSettings
 from ziggurat.objectives.task import Task
 from ziggurat.optim.dense import DenseOptimizerConfig
 from ziggurat.optim.torch_optimizers import Adam
-from ziggurat.parallel.config import ParallelConfig, TowerTransform
+from ziggurat.parallel.config import ParallelConfig, TowerTransformConfig
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.towers.config import TowersConfig
 from ziggurat.towers.placed import with_towers
@@ -128,7 +128,7 @@ class Experiment(Config):
                 "training.weight_average: reads every row at each step, but planning.beyond_memory stores rows on disk",
                 "leave out one of the two",
             )
-        if isinstance(self.parallel.embeddings, TowerTransform):
+        if isinstance(self.parallel.embeddings, TowerTransformConfig):
             check_tower_transform(self.towers, layout, self.parallel, self.planning, self.embeddings, self.optimizer)
         cuda = self.training.device != "cpu"
         for feature, positions in layout.positions.items():

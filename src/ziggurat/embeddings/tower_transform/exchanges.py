@@ -22,7 +22,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
+from ziggurat.embeddings.tower_transform.host_memory import HostMemory
 from ziggurat.embeddings.wire import Kind, Wire
+from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.shared_memory import slots_of_host
 from ziggurat.parallel.world import World
 
 
@@ -32,6 +35,7 @@ class HostRanks:
     Args:
         world: the ranks.
         wire: the precision in which rows and gradients are sent, by either exchange; by default that of the tensors.
+        memory: the config by which CPU ranks of a host exchange through shared memory; None for sockets.
 
     Attributes:
         world: the ranks.
@@ -41,24 +45,38 @@ class HostRanks:
         peers: the group of its peers.
     """
 
-    def __init__(self, world: World, wire: Wire | None = None) -> None:
+    def __init__(self, world: World, wire: Wire | None = None, memory: ParallelConfig | None = None) -> None:
         self.world, self._wire = world, wire
         self.host, self.local = divmod(world.rank, world.local_size)
         self.within = _group_of(world, [_of_host(world, host) for host in range(world.hosts)])
         self.peers = _group_of(world, [_peers(world, local) for local in range(world.local_size)])
+        slots = None if memory is None else slots_of_host(memory, world, torch.device("cpu"), self.within)
+        self._memory = None if slots is None else HostMemory(slots)
 
     def exchange_within(self, sent: Tensor, sizes: Sequence[int]) -> Tensor:
         """Sends an equal part of a flat tensor to each rank of the host; returns the parts received, ``sizes`` long."""
-        part = sent.numel() // self.world.local_size
-        return self._exchange(sent, [part] * self.world.local_size, sizes, within=True, kind="rows")
+        encoded, times = self._encode(sent, "rows")
+        if self._memory is not None:
+            received = self._memory.exchange_equal(encoded, [times * size for size in sizes])
+        else:
+            part = sent.numel() // self.world.local_size
+            received = self._send(encoded, [part] * self.world.local_size, sizes, times, self.within)
+        return self._decode(received, "rows")
 
     def return_within(self, sent: Tensor, sizes: Sequence[int], received: int) -> Tensor:
-        """Sends parts, ``sizes`` long, to the ranks of the host; returns those received, all ``received`` long."""
-        return self._exchange(sent, sizes, [received] * self.world.local_size, within=True, kind="gradients")
+        """Sends parts, ``sizes`` long on each rank, to the ranks of the host; returns those received, all ``received``
+        long."""
+        encoded, times = self._encode(sent, "gradients")
+        if self._memory is not None:
+            found = self._memory.return_parts(encoded, [times * size for size in sizes])
+        else:
+            found = self._send(encoded, sizes, [received] * self.world.local_size, times, self.within)
+        return self._decode(found, "gradients")
 
     def exchange_with_peers(self, sent: Tensor, sizes: Sequence[int], received: Sequence[int], kind: Kind) -> Tensor:
         """Sends parts of a flat tensor to the peers, by host; returns the parts received."""
-        return self._exchange(sent, sizes, received, within=False, kind=kind)
+        encoded, times = self._encode(sent, kind)
+        return self._decode(self._send(encoded, sizes, received, times, self.peers), kind)
 
     @torch.no_grad()
     def average_within(self, gradients: Iterable[Tensor]) -> None:
@@ -79,17 +97,23 @@ class HostRanks:
         dist.all_gather(parts, value, group=self.peers)
         return torch.stack(parts).sum(dim=0)
 
-    def _exchange(
-        self, sent: Tensor, sizes: Sequence[int], received: Sequence[int], *, within: bool, kind: Kind
+    def _encode(self, sent: Tensor, kind: Kind) -> tuple[Tensor, int]:
+        """Returns what is sent for a tensor, and how many elements of it stand for a value."""
+        if self._wire is None:
+            return sent.contiguous(), 1
+        return self._wire.encode(sent.contiguous(), kind), self._wire.elements(kind)
+
+    def _decode(self, received: Tensor, kind: Kind) -> Tensor:
+        return received if self._wire is None else self._wire.decode(received, kind)
+
+    def _send(
+        self, encoded: Tensor, sizes: Sequence[int], received: Sequence[int], times: int, group: dist.ProcessGroup
     ) -> Tensor:
-        wire = self._wire
-        encoded = sent.contiguous() if wire is None else wire.encode(sent.contiguous(), kind)
-        times = 1 if wire is None else wire.elements(kind)
+        """Sends parts to the ranks of a group; the sizes of what is sent and received are in values."""
         output = encoded.new_empty(times * sum(received))
-        group = self.within if within else self.peers
         parts = [times * size for size in received], [times * size for size in sizes]
         dist.all_to_all_single(output, encoded, *parts, group=group)
-        return output if wire is None else wire.decode(output, kind)
+        return output
 
 
 def peer_order(rows_GbW: Tensor, world: World) -> Tensor:

@@ -17,6 +17,7 @@ from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.tower_transform.exchanges import HostRanks, PeerExchange
 from ziggurat.embeddings.wire import Wire
+from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.world import World
 
 
@@ -32,6 +33,7 @@ class TowerTransform:
         world: the ranks, on several hosts.
         device: their device.
         wire: the precision in which rows, outputs and gradients are sent; fp32 by default.
+        memory: the config by which CPU ranks of a host exchange through shared memory; None for sockets.
 
     Raises:
         ConfigError: the number of hosts does not divide that of towers.
@@ -44,9 +46,10 @@ class TowerTransform:
         world: World,
         device: torch.device,
         wire: Wire | None = None,
+        memory: ParallelConfig | None = None,
     ) -> None:
         assert layout.direct, "fields with learned steps"
-        self.ranks = HostRanks(world, wire)
+        self.ranks = HostRanks(world, wire, memory)
         self._layout, self._device = layout, device
         self.own = own_towers(len(towers), world)
         self._towers = [tuple(towers[number]) for number in self.own]
