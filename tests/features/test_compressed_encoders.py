@@ -8,11 +8,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from threadpoolctl import threadpool_limits
 
 from bench.quality.compression.build import measure
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.features.compressed_rows import match_compressed
-from ziggurat.features.encoders.compressed.clusters import cluster, distortion, nearest, shared_out
+from ziggurat.features.encoders.compressed.clusters import (
+    centroids,
+    cluster,
+    distortion,
+    nearest,
+    shared_out,
+    sign_codes,
+)
 from ziggurat.features.encoders.compressed.frequency import FrequencyBandConfig, FrequencyHashConfig
 from ziggurat.features.encoders.compressed.hashed_keys import hash_keys
 from ziggurat.features.encoders.compressed.learned_hash import ClusteredCodesConfig, LearnedHashConfig, LshConfig
@@ -71,6 +79,30 @@ def test_many_clusters_are_better_than_chance_and_all_used() -> None:
     direct = ((x_ND[:200, None] - means_KD) ** 2).sum(axis=2).min(axis=1)
     near = ((x_ND[:200] - means_KD[nearest(x_ND, means_KD)[:200]]) ** 2).sum(axis=1)
     assert near.sum() < 1.3 * direct.sum()
+
+
+def test_clusters_and_codes_are_the_same_by_any_number_of_threads() -> None:
+    """Few clusters by mini-batches, many in two levels, the nearest centroids and the signs of projections."""
+    random = np.random.default_rng(3)
+    x_ND, weights_N = random.standard_normal((150_000, 8)).astype(np.float32), random.random(150_000)
+    found: list[list[np.ndarray[Any, Any]]] = []
+    for threads in (1, 2, 7):
+        with threadpool_limits(threads):
+            many = cluster(x_ND, weights_N, 700)
+            means_KD = centroids(x_ND, weights_N, many, 700)
+            found.append([cluster(x_ND, weights_N, 50), many, nearest(x_ND, means_KD), sign_codes(x_ND, 20, 1)])
+    for others in found[1:]:
+        for ours, theirs in zip(found[0], others, strict=True):
+            assert np.array_equal(ours, theirs)
+
+
+def test_codes_are_the_signs_of_projections_of_centred_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ziggurat.features.encoders.compressed.clusters._CHUNK", 64)  # eight vectors at once
+    x_ND = np.random.default_rng(4).standard_normal((101, 3)).astype(np.float32) + 2
+    planes_DB = np.random.default_rng(7).standard_normal((3, 8)).astype(np.float32)
+    signs_NB = (x_ND - x_ND.mean(axis=0)) @ planes_DB > 0
+    expected = [sum(1 << bit for bit in range(8) if signs[bit]) for signs in signs_NB]
+    assert sign_codes(x_ND, 8, 7).tolist() == expected
 
 
 def test_a_frequent_vector_draws_the_centroid() -> None:

@@ -92,8 +92,13 @@ def sign_codes(x_ND: Vectors, bits: int, seed: int) -> npt.NDArray[np.int64]:
     """
     random = np.random.default_rng(seed)
     planes_DB = random.standard_normal((x_ND.shape[1], bits)).astype(np.float32)
-    positive_NB = (x_ND - x_ND.mean(axis=0, dtype=np.float64).astype(np.float32)) @ planes_DB > 0
-    return positive_NB.astype(np.int64) @ (1 << np.arange(bits, dtype=np.int64))
+    mean_D = x_ND.mean(axis=0, dtype=np.float64).astype(np.float32)
+    values_B, codes_N = 1 << np.arange(bits, dtype=np.int64), np.empty(len(x_ND), np.int64)
+    rows = max(1, _CHUNK // bits)
+    for start in range(0, len(x_ND), rows):
+        part = slice(start, start + rows)
+        codes_N[part] = ((x_ND[part] - mean_D) @ planes_DB > 0).astype(np.int64) @ values_B
+    return codes_N
 
 
 def distortion(x_ND: Vectors, weights_N: Weights, clusters_N: Clusters) -> float:
