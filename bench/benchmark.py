@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -144,6 +144,7 @@ class Benchmark:
             are drawn.
         missing: a function that returns what this machine lacks to run the benchmark, or None; a smoke run is skipped
             if it lacks something.
+        data_targets: targets of figures of the real data that ``--data`` has; each counts if its figure was measured.
     """
 
     name: str
@@ -153,6 +154,12 @@ class Benchmark:
     run: Callable[[Context], Result]
     layout: Literal["list", "board", "law", "ranks"] = "list"
     missing: Callable[[], str | None] = lambda: None
+    data_targets: Mapping[str, Target] = field(default_factory=dict[str, Target])
+
+    def targets_of(self, figures: Sequence[Figure]) -> dict[str, Target]:
+        """Returns the targets that measured figures are judged by."""
+        measured = {figure.name for figure in figures}
+        return {**self.targets, **{name: each for name, each in self.data_targets.items() if name in measured}}
 
 
 @dataclass(frozen=True, slots=True)

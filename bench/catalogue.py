@@ -8,6 +8,7 @@ from bench.micro.cost_network import COST_NETWORK
 from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
 from bench.micro.recshard import RECSHARD
+from bench.micro.seerl_clusters import SEERL_CLUSTERS
 from bench.micro.seerl_placement import SEERL_PLACEMENT
 from bench.micro.shampoo_step import SHAMPOO_STEP
 from bench.quality.catalogue import (
@@ -110,6 +111,7 @@ _ALL = (
     LEARNED_HASH,
     SEERL,
     SEERL_PLACEMENT,
+    SEERL_CLUSTERS,
     P3S,
 )
 

@@ -78,7 +78,7 @@ def _list(benchmarks: Mapping[str, Benchmark], names_only: bool) -> int:
             print(benchmark.name)
             continue
         print(f"{benchmark.name}: {benchmark.claim}")
-        for name, target in benchmark.targets.items():
+        for name, target in {**benchmark.targets, **benchmark.data_targets}.items():
             print(f"    {name} {target.text('')}")
     return 0
 
@@ -98,7 +98,7 @@ def _run(benchmark: Benchmark, quick: bool, data: Path | None, root: Path) -> in
     print(stored_table(stored))
     for note in result.notes:
         print(f"- {note}")
-    verdict = judge(benchmark.targets, result.figures)
+    verdict = judge(benchmark.targets_of(result.figures), result.figures)
     figure = f"{verdict.figure} (target {verdict.target})"
     if quick:
         print(f"{benchmark.name}: quick run, not judged: {figure}")

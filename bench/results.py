@@ -66,10 +66,11 @@ def origin(benchmark: Benchmark, root: Path) -> dict[str, Any]:
 
 def describe(benchmark: Benchmark, result: Result, origin: dict[str, Any]) -> dict[str, Any]:
     """Returns everything that is stored: figures, their targets, and their origin."""
-    verdict = judge(benchmark.targets, result.figures)
+    targets = benchmark.targets_of(result.figures)
+    verdict = judge(targets, result.figures)
     figures: list[dict[str, Any]] = []
     for figure in result.figures:
-        target = benchmark.targets.get(figure.name)
+        target = targets.get(figure.name)
         entry = figure.to_json()
         entry["target"] = target.text(figure.unit) if target else None
         entry["holds"] = target.holds(figure.value) if target else None
@@ -122,7 +123,7 @@ def _status(root: Path, benchmark: Benchmark, reach: Reach) -> Status:
     if stored is None:
         return Status(benchmark.name, "never run")
     figures = tuple(Figure.from_json(entry) for entry in stored["figures"])
-    verdict = judge(benchmark.targets, figures)
+    verdict = judge(benchmark.targets_of(figures), figures)
     state, changed, reason = _state(root, benchmark, stored, reach)
     return Status(
         name=benchmark.name,

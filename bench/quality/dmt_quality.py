@@ -333,6 +333,11 @@ DMT_QUALITY = Benchmark(
         },
         f"planted tp {MAIN}.ari": Target(0.9),
     },
+    data_targets={
+        **{f"{board} tp {towers}.below_flat": Target(TOLERANCE, "at most") for board in BOARDS for towers in TOWERS},
+        **{f"{board} tp {towers}.load": Target(1.1, "at most") for board in BOARDS for towers in TOWERS},
+        **{f"{board} tp {MAIN}.over_{other}": Target(0.0) for board in BOARDS for other in KINDS[1:]},
+    },
     depends_on=("bench/quality/dmt_quality.py", "bench/quality/trial.py", "src/ziggurat/cli/towers.py"),
     run=run,
     layout="board",

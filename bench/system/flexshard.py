@@ -30,6 +30,7 @@ from ziggurat.planning.plan_estimate import PlanEstimate, predict
 from ziggurat.planning.planner import planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard import RecShard
+from ziggurat.training.placement.tier_watch import sent_bytes
 
 RATE, LOCAL_RATE = "50mbit", "500mbit"
 BETWEEN, WITHIN = 6.25e6, 6.25e7
@@ -37,7 +38,8 @@ BETWEEN, WITHIN = 6.25e6, 6.25e7
 PLACES = {8: (4, 2), 4: (2, 2), 2: (2, 1)}
 """Ranks -> hosts, and ranks of each."""
 EXPONENTS = (0.8, 1.0, 1.05, 1.2)
-LOGS = ("Beauty", "Toys_and_Games")
+LOGS = {"beauty": "Beauty", "toys": "Toys_and_Games"}
+"""Case -> the log of ``--data`` whose histories it has."""
 ROWS, BATCH, DIM = 10_000, 256, 32
 """Rows of the drawn table, examples of a rank and step, floats of a row."""
 FLEX, SPLIT, RECSHARD, TORCHREC = "flexshard", "rows", "recshard", "torchrec"
@@ -112,15 +114,8 @@ def _figures(name: str, found: Mapping[str, Any]) -> list[Figure]:
 
 def _predicted(estimate: PlanEstimate) -> dict[str, float]:
     """Returns the bytes that all ranks send in a step, by purpose and link, as the look-up counts them."""
-    world = estimate.topology.world_size
-    copied, host, split = estimate.tiers[0].tiers
-    return {
-        "copies_bytes_in_host": world * copied.intra_bytes,
-        "copies_bytes_between_hosts": world * (copied.inter_bytes + host.inter_bytes),
-        "host_rows_bytes_in_host": world * host.intra_bytes,
-        "split_rows_bytes_in_host": world * split.intra_bytes,
-        "split_rows_bytes_between_hosts": world * split.inter_bytes,
-    }
+    tiers = estimate.tiers[0].tiers
+    return {name: estimate.topology.world_size * count for name, count in sent_bytes(DIM, *tiers).items()}
 
 
 def _errors(case: Mapping[str, Any], ranks: int, found: Mapping[str, Any]) -> list[Figure]:
@@ -160,11 +155,11 @@ def _logs(data: Path | None) -> dict[str, dict[str, Any]]:
     """Returns the logs of users in the folder of real data."""
     if data is None:
         return {}
-    files = {name: data / "amazon_sequences" / f"{name}.txt" for name in LOGS}
+    files = {case: data / "amazon_sequences" / f"{log}.txt" for case, log in LOGS.items()}
     missing = [str(path) for path in files.values() if not path.is_file()]
     if missing:
         raise DataError(f"{', '.join(missing)}: missing", "give --data a folder with amazon_sequences, or leave it out")
-    return {name.split("_")[0].lower(): {"file": str(path)} for name, path in files.items()}
+    return {case: {"file": str(path)} for case, path in files.items()}
 
 
 def run(context: Context) -> Result:
@@ -209,6 +204,11 @@ FLEXSHARD = Benchmark(
         **{f"zipf_{each:g} vs_{SPLIT}.fewer": Target(0) for each in EXPONENTS},
         **{f"zipf_{each:g} vs_{SPLIT}.faster": Target(1) for each in EXPONENTS},
         **{f"{ranks}_ranks between_hosts.predicted_off": Target(5, "at most") for ranks in PLACES},
+    },
+    data_targets={
+        **{f"{log} vs_{SPLIT}.fewer": Target(0) for log in LOGS},
+        **{f"{log} vs_{SPLIT}.faster": Target(1) for log in LOGS},
+        **{f"{log} vs_{TORCHREC}.memory": Target(1, "at most") for log in LOGS},
     },
     depends_on=("bench/system/flexshard.py", "bench/lab/tier_worker.py"),
     run=run,

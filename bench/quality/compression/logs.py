@@ -48,7 +48,7 @@ def logs(context: Context) -> list[Log]:
     """Returns the logs whose data is there; a quick run has a small generated one."""
     if context.quick:
         return [Log("generated", generated, ("item",), (0,), (10,))]
-    return [each for each in _LOGS if each.given is None or (context.data and (context.data / each.given).is_dir())]
+    return [each for each in LOGS if each.given is None or (context.data and (context.data / each.given).is_dir())]
 
 
 def generated(context: Context) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _amazon(name: str) -> Callable[[Context], dict[str, Any]]:
     return values
 
 
-_LOGS: tuple[Log, ...] = (
+LOGS: tuple[Log, ...] = (
     Log("movielens", _movielens, ("user_id", "item_id", "zip_code")),
     Log("frappe", _frappe, ("user", "item"), given="frappe_x1"),
     Log("amazon_beauty", _amazon("amazon_beauty"), ("user_id", "item_id"), given="amazon_sequences"),
