@@ -32,7 +32,9 @@ share counters. Measured with Zipf's exponents from .8 to 1.2; the rest are rows
 and rows that were taken for frequent."""
 Ints = npt.NDArray[np.int64]
 _BINS = 1 << 22
-"""Counts below it are counted without a sorted copy; and rows that are looked at together."""
+"""Counts below it are counted without a sorted copy."""
+_AT_ONCE = 1 << 20
+"""Rows that are looked at together."""
 _FEW, _ENOUGH = 6, 20
 """Up to which count probabilities are smoothed, and how many rows a count must have for it."""
 
@@ -72,8 +74,8 @@ class Frequencies:
         """Returns the share of the look-ups that the most frequent rows have, for some numbers of rows."""
         return np.interp(rows, np.append(0, self.ends), np.append(0.0, self._reached)) / self._reached[-1]
 
-    def most_frequent(self, counts_R: npt.NDArray[np.integer], most: int) -> Ints:
-        """Returns the rows that were read most, ascending; none that was never read.
+    def most_frequent(self, counts_R: npt.NDArray[np.integer], most: int) -> Iterator[Ints]:
+        """Yields the rows that were read most, ascending, some at a time; none that was never read.
 
         Args:
             counts_R: the counts of the rows, of which these are the frequencies.
@@ -84,13 +86,11 @@ class Frequencies:
         place = int(np.searchsorted(self.ends, left, side="left"))
         least = int(self.counts[place])
         of_least = left - (int(self.ends[place - 1]) if place else 0)  # of rows of equal count, the first ones
-        found: list[Ints] = []
-        for start in range(0, len(counts_R) if left else 0, _BINS):
-            some = counts_R[start : start + _BINS]
+        for start in range(0, len(counts_R) if left else 0, _AT_ONCE):
+            some = counts_R[start : start + _AT_ONCE]
             equal = np.flatnonzero(some == least)[:of_least]
             of_least -= len(equal)
-            found.append(start + np.union1d(np.flatnonzero(some > least), equal))
-        return np.concatenate([np.zeros(0, np.int64), *found])
+            yield start + np.union1d(np.flatnonzero(some > least), equal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,6 @@ from ziggurat.storage.native import NativeUnavailable
 Ints = npt.NDArray[np.int64]
 _BLOCKS = 2048
 """Groups of blocks that are read together while a cache is filled."""
-_ROWS = 1 << 18
-"""Rows that are looked for together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +110,12 @@ def _fill(path: Path, table: TablePlan, plan: ServingPlan, cache: RowBytesCache,
     if frequencies is None:
         return
     cache.expect(counts_R)
-    ids = frequencies.most_frequent(counts_R, cache.capacity)
     disk = DiskTable(path, table.entry, plan.manifest.precision, cache)
     per_block, stride, width = disk.layout.per_block, disk.layout.stride, disk.layout.width
     memory = SharedMemory(_BLOCKS * stride, "reads").view.reshape(_BLOCKS, stride)
     transfers, _ = open_transfers()
     try:
-        for begin in range(0, len(ids), _ROWS):
-            few = ids[begin : begin + _ROWS]
+        for few in frequencies.most_frequent(counts_R, cache.capacity):
             blocks, block_of = np.unique(few // per_block, return_inverse=True)
             for start in range(0, len(blocks), _BLOCKS):
                 some = blocks[start : start + _BLOCKS]
