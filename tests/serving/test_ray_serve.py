@@ -62,7 +62,12 @@ def test_replicas_on_two_hosts_give_the_bits_of_the_export(cluster: Any) -> None
                 if len(workers) == 2:
                     break
             assert len(workers) == 2
-            refused = client.post("/v1/predict", json={"rows": [{"item": 1}]})
+            second = subprocess.run(
+                [sys.executable, "-m", "ziggurat", *command], capture_output=True, text=True, timeout=120
+            )
+            assert second.returncode == 2
+            assert "serves an application named 'ziggurat' already" in second.stderr
+            refused = client.post("/v1/predict", json={"rows": [{"item": 1}]})  # the first one goes on
             assert (refused.status_code, refused.json()["code"]) == (422, "missing_columns")
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0

@@ -55,7 +55,7 @@ def serve_on_ray(
         listening: called with the URL once all replicas answer.
 
     Raises:
-        ConfigError: the cluster serves an export already, or other machines could reach it without tokens or TLS.
+        ConfigError: Ray Serve runs on the cluster already, or other machines could reach it without tokens or TLS.
         EnvironmentMismatch: Ray Serve is not installed, no cluster can be reached, or replicas do not start.
     """
     serve = _ray_serve()
@@ -67,6 +67,7 @@ def serve_on_ray(
     place = str(export) if local is None else str(local.resolve())
     stop = threading.Event()
     with RayCluster(address), _signals(stop):
+        _check_free(serve)
         _start_proxies(serve, doors, port)
 
         def build() -> Any:  # Ray takes any other callable for the application itself
@@ -126,12 +127,27 @@ def _start_proxies(serve: Any, doors: Doors, port: int) -> None:
     serve.start(http_options=options)
 
 
-def _run(serve: Any, bound: Any, export: str) -> None:
-    if APPLICATION in serve.status().applications:
+def _check_free(serve: Any) -> None:
+    """Refuses a cluster on which Ray Serve runs: its proxies would keep their own host, port and TLS.
+
+    Raises:
+        ConfigError: it does.
+    """
+    status = serve.status()
+    if APPLICATION in status.applications:
         raise ConfigError(
             f"this cluster serves an application named {APPLICATION!r} already",
             "stop the `ziggurat serve --ray` that started it, or use another cluster",
         )
+    if status.proxies:
+        raise ConfigError(
+            "Ray Serve runs on this cluster already, and its proxies would not take --host, --port, --token-file and "
+            "TLS from here",
+            "end it with `serve shutdown`, or use another cluster",
+        )
+
+
+def _run(serve: Any, bound: Any, export: str) -> None:
     try:
         serve.run(bound, name=APPLICATION, route_prefix="/")
     except RuntimeError as error:
