@@ -31,7 +31,7 @@ from ziggurat.serving.artefact.row_codec import PRECISIONS, Precision
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.serving.versions import control, table_state
 from ziggurat.serving.versions.folder import VersionFolder
-from ziggurat.serving.versions.record import FollowStatus
+from ziggurat.serving.versions.record import FollowStatus, TableRecord
 from ziggurat.serving.versions.updater import Updater, kind_of
 
 
@@ -121,6 +121,33 @@ def test_old_versions_are_removed_but_never_the_one_that_is_served(run: Trained,
     assert {path.name for path in folder.root.glob("dense.*")} == used
     with pytest.raises(control.NotKept, match="there is no version '3-00'"):
         control.pin(folder, "3-00")
+
+
+def test_a_failure_between_two_tables_loses_no_row(
+    run: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of the second table cannot be opened once: the next version has the rows of the first one, too."""
+    folder, place, updater, _ = started(run, tmp_path)
+    run.put(STEPS[0], place)
+    assert updater.step() is False
+    run.put(STEPS[1], place)
+    opened = table_state.TableState.open
+    calls = 0
+
+    def fails_once(self: table_state.TableState, record: TableRecord) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(24, "Too many open files")
+        opened(self, record)
+
+    monkeypatch.setattr(table_state.TableState, "open", fails_once)
+    with pytest.raises(OSError, match="Too many open files"):
+        updater.step()
+    assert updater.step() is True
+    assert calls > 2
+    scorer = Opener(folder, Scorer.open(run.export(STEPS[0]))).open(folder.records()[-1])
+    np.testing.assert_array_equal(run.predicted(scorer), run.expected(STEPS[1]))
 
 
 def test_another_updater_goes_on_where_one_ended(run: Trained, tmp_path: Path) -> None:

@@ -259,8 +259,6 @@ class Updater:
         with atomic_file(file) as temporary:
             save_file(dense, temporary)
         checksum = FileChecksum.of(file, DAMAGED_EXPORT)
-        for name in changed:  # the indexes are in memory before a worker looks for them
-            self._tables[name].open(tables[name])
         made = self._made(step)
         record = VersionRecord(
             number,
@@ -276,9 +274,11 @@ class Updater:
             tables,
         )
         try:
+            for name in changed:  # the indexes are in memory before a worker looks for them
+                self._tables[name].open(tables[name])
             is_served = self._folder.publish(record)
         except BaseException:
-            self._reload()  # it may be there all the same
+            self._reload()  # it may be there all the same; else no table may count rows as served that are not
             raise
         self._newest = record
         status = self.status

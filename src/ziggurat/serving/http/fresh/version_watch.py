@@ -70,8 +70,8 @@ class VersionWatch:
                 if self._folder.pointer_stamp() == self._stamp:
                     continue
                 found = self._opened()
-            except (ZigguratError, OSError) as error:  # the version before is served on
-                problem = error.problem if isinstance(error, ZigguratError) else str(error)
+            except Exception as error:  # noqa: BLE001 - the version before is served on, whatever fails
+                problem = error.problem if isinstance(error, ZigguratError) else f"{type(error).__name__}: {error}"
                 self._log.event("version_not_opened", problem=problem, served=service.model.version.short)
                 pause = _AFTER_FAILURE_S
                 continue
