@@ -151,6 +151,11 @@ def test_ids_are_bounded_and_a_column_has_one_place(server: Running, export: Exp
     assert "rows[1]" in found["error"]
     body = {"context": {"user": "u1", "item": 3}, "candidates": [export.rows[0]]}
     assert "'item'" in refusal(server.client.post("/v1/rank", json=body), 422, "column_in_both")["error"]
+    context = {name: export.rows[0][name] for name in ("user", "age")}
+    candidates = [{name: row[name] for name in ("item", "tags", "history")} for row in export.rows[:4]]
+    body = {"context": context, "candidates": [*candidates[:3], {**candidates[3], "user": "u2"}]}
+    twice = refusal(server.client.post("/v1/rank", json=body), 422, "column_in_both")["error"]
+    assert twice == "column 'user' is in the context and in candidates[3]"
     body = {"context": {"user": "u1"}, "candidates": [{"item": 3}]}
     assert "'age'" in refusal(server.client.post("/v1/rank", json=body), 422, "missing_columns")["error"]
     body = {"context": {"user": "u1"}, "candidates": [export.rows[0]], "label": "clik"}

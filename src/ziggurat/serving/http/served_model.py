@@ -137,18 +137,20 @@ class ServedModel:
         """
         mine = frozenset(name for name in self.columns if is_given(name, context))
         first = candidates[0]
-        twice = [name for name in mine if is_given(name, first)]
-        if twice:
-            raise HttpRefused(
-                422,
-                "column_in_both",
-                f"column {min(twice)!r} is in the context and in the candidates",
-                "give it in one of both places",
-            )
+        fields = frozenset(name for name in context if any(is_given(column, (name,)) for column in mine))
+        paths = [name for name in mine if "." in name]
+        for number, candidate in enumerate(candidates):
+            if twice := fields.intersection(candidate) or [name for name in paths if is_given(name, candidate)]:
+                raise HttpRefused(
+                    422,
+                    "column_in_both",
+                    f"column {min(twice)!r} is in the context and in candidates[{number}]",
+                    "give it in one of both places",
+                )
         missing = [name for name in self.columns if name not in mine and not is_given(name, first)]
         if missing:
             raise missing_columns(missing, "neither the context nor candidates[0] has")
-        shared = self._shared(mine, context, first)
+        shared = self._shared(mine, context)
         if shared:
             candidates = [{**shared, **candidate} for candidate in candidates]
         of_context, of_candidates = self._divided(mine)
@@ -159,12 +161,8 @@ class ServedModel:
             parts.append(_checked(GivenRows.of(of_candidates, candidates, "candidates", plain=plain)))
         return parts
 
-    def _shared(self, mine: frozenset[str], context: Record, candidate: Record) -> Record:
-        """Returns the values of the context that features of the candidates need beside the candidates' own.
-
-        Raises:
-            HttpRefused: such a value is a part of a field that the candidates have too.
-        """
+    def _shared(self, mine: frozenset[str], context: Record) -> Record:
+        """Returns the values of the context that features of the candidates need beside the candidates' own."""
         shared: dict[str, Any] = {}
         for feature in self.transform.features:
             needed = mine.intersection(feature.log_columns)
@@ -172,14 +170,6 @@ class ServedModel:
                 continue
             for column in sorted(needed):
                 field = next(name for name in context if is_given(column, (name,)))
-                if field in candidate:
-                    raise HttpRefused(
-                        422,
-                        "feature_in_both",
-                        f"feature {feature.name!r} is made of {' and '.join(feature.log_columns)}, and {field!r} is in "
-                        "the context and in the candidates",
-                        "give all of them in one of both places",
-                    )
                 shared[field] = context[field]
         return shared
 
