@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -17,11 +18,15 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from starlette.types import Message
 
 from tests.serving.http_kit import ADMIN, TOKEN, Exported, Running, arrow_stream, exported, running
 from ziggurat.core.errors import ConfigError
+from ziggurat.serving.http.access_log import AccessLog
+from ziggurat.serving.http.app import application
 from ziggurat.serving.http.arrow_body import ARROW_STREAM
 from ziggurat.serving.http.doors import Doors
+from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.token_file import find_client, read_token_file
 
@@ -189,6 +194,59 @@ def test_slow_clients_are_refused_and_others_are_unharmed(export: Exported) -> N
         assert silent.recv(1000).startswith(b"HTTP/1.1 408 ")
         assert body.recv(1000).startswith(b"HTTP/1.1 408 ")
         assert server.client.post("/v1/predict", json={"rows": export.rows[:1]}).status_code == 200
+
+
+def test_bodies_that_are_announced_and_trickle_take_no_room_from_others(export: Exported) -> None:
+    """Sixteen of the largest ones would be all that a worker takes, if what is announced counted."""
+    head = b"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\n"
+    with running(export.folder) as server, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(raw(server)) for _ in range(40)]
+        for number, each in enumerate(held):
+            chunked = b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n"
+            each.sendall(head + (chunked if number % 2 else b"content-length: 16777216\r\n\r\n{"))
+        for _ in range(5):
+            assert server.client.post("/v1/predict", json={"rows": export.rows[:1]}).status_code == 200
+        whole = stack.enter_context(raw(server))
+        whole.sendall(head + b"content-length: 16777217\r\n\r\n{")
+        assert whole.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_bodies_beyond_the_room_are_refused_as_they_arrive(export: Exported) -> None:
+    limits = ServingLimits(body_bytes=1000, all_bodies_bytes=1500)
+    gate = application(export.model, Doors(), limits, AccessLog(None)).asgi
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def post(parts: list[bytes], waits: bool) -> list[Message]:
+        sent: list[Message] = []
+        left = list(parts)
+
+        async def receive() -> Message:
+            if waits and len(left) == 1:
+                arrived.set()
+                await go.wait()
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)} if left else gone
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/predict", "headers": headers, "query_string": b""}
+        await gate(scope, receive, send)
+        return sent
+
+    gone: Message = {"type": "http.disconnect"}
+
+    async def both() -> None:
+        first = asyncio.create_task(post([b" " * 900, b"{}"], True))
+        await arrived.wait()
+        refused = await post([b" " * 300, b" " * 400, b"{}"], False)
+        assert refused[0]["status"] == 503
+        assert b"the bodies of other requests hold 900 bytes" in refused[1]["body"]
+        go.set()
+        assert (await first)[0]["status"] == 422
+        assert (await post([b" " * 900, b"{}"], False))[0]["status"] == 422
+
+    asyncio.run(both())
 
 
 def test_too_many_connections_make_room_for_who_sends(server: Running, export: Exported) -> None:

@@ -53,6 +53,17 @@ class GateCall:
     stages: dict[str, float] = field(default_factory=dict[str, float])
 
 
+@dataclass(slots=True)
+class _Held:
+    """How much of the room for bodies a request holds.
+
+    Attributes:
+        bytes: so much.
+    """
+
+    bytes: int = 0
+
+
 class Gate:
     """An ASGI application before another.
 
@@ -84,7 +95,7 @@ class Gate:
         call = GateCall(time.monotonic())
         scope[CALL] = call
         request_id = f"{random.getrandbits(128):032x}"
-        status, sent, started = 0, 0, False
+        status, sent, started, held = 0, 0, False, _Held()
 
         async def counted(message: Message) -> None:
             nonlocal status, sent, started
@@ -97,9 +108,11 @@ class Gate:
         try:
             try:
                 call.client = self._doors.admit(scope["path"], scope["headers"])
-                held = self._hold(_content_length(scope))
+                announced = _content_length(scope)
+                if announced is not None and announced > self._limits.body_bytes:
+                    raise self._too_large(f"{announced:,} bytes")
                 try:
-                    call.body = await self._body(scope, receive)
+                    call.body = await self._body(scope, receive, held)
                     call.stages["receive"] = time.monotonic() - call.began
                     answer = self._direct.get((scope["method"], scope["path"]))
                     if answer is None:
@@ -108,7 +121,7 @@ class Gate:
                         response = await answer(Request(scope))
                         await response(scope, receive, counted)
                 finally:
-                    self._held_bytes -= held
+                    self._held_bytes -= held.bytes
             except HttpRefused as refused:
                 call.code = refused.code
                 if not started:
@@ -147,25 +160,22 @@ class Gate:
             stages_ms={name: round(1e3 * took, 3) for name, took in call.stages.items()},
         )
 
-    def _hold(self, announced: int | None) -> int:
-        """Reserves room for a body.
+    def _hold(self, held: _Held, size: int) -> None:
+        """Counts bytes that a request has sent, not those that it has announced: who sends slowly holds little.
 
         Raises:
-            HttpRefused: it is too large, or there is none.
+            HttpRefused: there is no room for them.
         """
-        if announced is not None and announced > self._limits.body_bytes:
-            raise self._too_large(f"{announced:,} bytes")
-        size = self._limits.body_bytes if announced is None else announced
         if self._held_bytes + size > self._limits.all_bodies_bytes:
-            raise overloaded(f"the bodies of other requests hold {self._held_bytes:,} bytes", 1.0)
+            raise overloaded(f"the bodies of other requests hold {self._held_bytes - held.bytes:,} bytes", 1.0)
         self._held_bytes += size
-        return size
+        held.bytes += size
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _body(self, scope: Scope, receive: Receive, held: _Held) -> bytes:
         """Receives the body.
 
         Raises:
-            HttpRefused: it is too large, is compressed, or does not arrive in time.
+            HttpRefused: it is too large, is compressed, or does not arrive in time, or there is no room for it.
         """
         for name, value in scope["headers"]:
             if name == b"content-encoding" and value.strip().lower() not in {b"", b"identity"}:
@@ -188,6 +198,7 @@ class Gate:
                     size += len(part)
                     if size > self._limits.body_bytes:
                         raise self._too_large("more")
+                    self._hold(held, len(part))
                     if part:
                         parts.append(part)
                     if not message.get("more_body", False):
