@@ -139,6 +139,7 @@ def test_every_answer_is_that_of_the_checkpoint_which_it_names(tmp_path: Path) -
     assert shown["updates"]["failures"] == {}
     assert [each["step"] for each in shown["versions"]] == list(STEPS[:4])
     assert f'step="{STEPS[3]}",version="{shown["current"]}"}} 1.0' in text
+    assert text.count("\nziggurat_model{") == 1  # series of versions before would pile up
     assert "ziggurat_versions_taken_total 3.0" in text
     assert "ziggurat_follow_failing 0.0" in text
 

@@ -90,6 +90,7 @@ class BatchFigures:
         outputs: name of an output -> its numbers, of all rows.
         model: the model.
         encode_s, predict_s: seconds.
+        queued_rows: rows that wait now.
     """
 
     rows: int
@@ -99,6 +100,7 @@ class BatchFigures:
     model: ServedModel
     encode_s: float
     predict_s: float
+    queued_rows: int
 
 
 class Lateness:
@@ -315,7 +317,10 @@ class Batcher:
             answer = Answer(mine, model.version, rows, began - job.arrived, start - began, end - start)
             answers[job] = fault or answer
         self._settle(answers)
-        self._observe(BatchFigures(rows, len(ready), batch.encoded, outputs, model, start - began, end - start))
+        figures = BatchFigures(
+            rows, len(ready), batch.encoded, outputs, model, start - began, end - start, self._queued_rows
+        )
+        self._observe(figures)
 
     def _settle(self, results: Mapping[_Job, Answer | Exception]) -> None:
         """Hands results over; nobody waits for their rows any more, though the batch may still be observed."""

@@ -22,7 +22,7 @@ from ziggurat.serving.artefact.reference import IdCounts
 from ziggurat.serving.drift.unknown_ids import count_unknown, unknown_rows
 from ziggurat.serving.drift.window import Drift, Window
 from ziggurat.serving.http.batcher import BatchFigures
-from ziggurat.serving.http.served_model import ServedModel
+from ziggurat.serving.http.served_model import ServedModel, Version
 from ziggurat.serving.http.table_metrics import TableMetrics
 
 M = TypeVar("M", Counter, Histogram)
@@ -87,27 +87,7 @@ class Metrics:
         self._unknown = Counter(
             "ziggurat_unknown_ids", "Ids of values that training did not know.", ("feature",), registry=self._registry
         )
-        self._info = Gauge(
-            "ziggurat_model",
-            "1 for the model that is served.",
-            ("name", "run", "step", "export", "version"),
-            registry=self._registry,
-            multiprocess_mode="livemax",
-        )
-        self._exported = Gauge(
-            "ziggurat_model_exported_timestamp_seconds",
-            "When the model was exported.",
-            registry=self._registry,
-            multiprocess_mode="livemax",
-        )
-        self._age = Gauge(
-            "ziggurat_model_age_seconds",
-            "Seconds since the model was exported.",
-            registry=self._registry,
-            multiprocess_mode="livemax",
-        )
         self._tables = TableMetrics(self._registry)
-        self._served: tuple[str, ...] = ()
         self._drift: _Drift | None = None
         self._also: list[Collector] = []
         self._of_labels: dict[tuple[Any, ...], Counter | Histogram] = {}
@@ -120,13 +100,7 @@ class Metrics:
     def serve(self, model: ServedModel) -> None:
         """Notes which model is served."""
         version, self._lookup = model.version, model.scorer.lookup
-        self._exported_at = model.exported_at
-        labels = (version.name, version.run_id, str(version.step), version.export, version.short)
-        if self._served:
-            self._info.labels(*self._served).set(0)
-        self._served = labels
-        self._info.labels(*labels).set(1)
-        self._exported.set(model.exported_at)
+        self._version, self._exported_at = version, model.exported_at
         if self._drift is not None and self._drift.export == version.export:
             return  # the window goes on: its reference is that of the export, and traffic drifts over many versions
         shared = os.environ.get(MULTIPROCESS)
@@ -155,6 +129,7 @@ class Metrics:
 
     def batch(self, figures: BatchFigures) -> None:
         """Notes a batch."""
+        self._queue.set(figures.queued_rows)
         self._batch_rows.observe(figures.rows)
         self._batch_requests.observe(figures.requests)
         self._rows.inc(figures.rows)
@@ -184,8 +159,8 @@ class Metrics:
     def text(self) -> bytes:
         """Returns all metrics in Prometheus' text format."""
         self._tables.note(self._lookup)
-        self._age.set(time.time() - self._exported_at)
-        others = _registry_of(_DriftCollector(self.drift()), *self._also)
+        served = _ModelCollector(self._version, self._exported_at)
+        others = _registry_of(served, _DriftCollector(self.drift()), *self._also)
         return generate_latest(self._added_up()) + generate_latest(others)
 
     def _added_up(self) -> CollectorRegistry:
@@ -194,6 +169,29 @@ class Metrics:
         registry = CollectorRegistry()
         MultiProcessCollector(registry)
         return registry
+
+
+class _ModelCollector(Collector):
+    """Which model the worker serves that is asked, and how old it is: series of versions before are not kept."""
+
+    def __init__(self, version: Version, exported_at: float) -> None:
+        self._version, self._exported_at = version, exported_at
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields them."""
+        version = self._version
+        info = GaugeMetricFamily(
+            "ziggurat_model",
+            "1 for the model that is served.",
+            labels=("name", "run", "step", "export", "version"),
+        )
+        info.add_metric((version.name, version.run_id, str(version.step), version.export, version.short), 1)
+        yield info
+        yield GaugeMetricFamily(
+            "ziggurat_model_exported_timestamp_seconds", "When the model was exported.", self._exported_at
+        )
+        age_s = time.time() - self._exported_at
+        yield GaugeMetricFamily("ziggurat_model_age_seconds", "Seconds since the model was exported.", age_s)
 
 
 class _DriftCollector(Collector):
