@@ -131,6 +131,7 @@ def test_a_forged_manifest_is_refused_or_harmless(out: Path) -> None:
         (lambda found: found["files"].update({"/etc/passwd": _stored(1)}), "plain file name"),
         (lambda found: found["tables"][0].update(file="../dense.json"), "does not hold"),
         (lambda found: found["tables"][0].update(rows=2**47), "does not hold"),
+        (lambda found: _fewer_rows(found), "is encoded to .* ids, and table '.*' has 1 rows"),
         (lambda found: found["tables"][0].update(rows=2**62), "rows of"),
         (lambda found: found["tables"][0].update(dim=2**20), "rows of"),
         (lambda found: found["tables"][0].update(features=["nobody"]), "feature"),
@@ -144,6 +145,12 @@ def test_forgeries_of_the_manifest(out: Path, change: Callable[[dict[str, Any]],
     forge(out, change)
     with pytest.raises(DataError, match=message):
         Scorer.open(out)
+
+
+def _fewer_rows(found: dict[str, Any]) -> None:
+    """Has the file of the first table be that of one row, so that its encoder makes ids that it lacks."""
+    entry = found["tables"][0]
+    entry["rows"] = 1
 
 
 def _stored(size: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import re
 import time
@@ -118,6 +119,25 @@ def test_damaged_code_is_not_used(
     assert again.verdict is None
     assert again.runner(nn.Linear(1, 1)) is None
     assert words(again) == "by the graph, until it is compiled"
+
+
+def test_code_that_cannot_be_loaded_is_not_used(
+    code: CompiledCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it were of another processor or library, though its checksum is right: the graph answers."""
+    (tmp_path / "ziggurat" / "compiled").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = CompiledCode(code.export, Manifest.read(code.export), 1)
+    found.library.write_bytes(b"no library")
+    values = json.loads(code.verdict_file.read_text())
+    values["sha256"] = hashlib.sha256(b"no library").hexdigest()
+    found.verdict_file.write_text(json.dumps(values))
+    assert found.verdict is not None
+    assert found.verdict.is_used
+    served = exported()
+    scorer = Scorer.open(served.folder, compiled=1)
+    assert np.array_equal(logits(scorer, served.rows[:3]), logits(Scorer.open(served.folder), served.rows[:3]))
+    assert words(scorer.code).startswith("by the graph; compiled code is not used: it cannot be loaded: ")
 
 
 def test_without_a_compiler_the_graph_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

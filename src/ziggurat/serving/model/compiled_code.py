@@ -10,9 +10,11 @@ Compiling takes 10 to 40 seconds of one core, so a server answers by the graph m
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import os
+import platform
 import statistics
 import time
 import warnings
@@ -94,8 +96,7 @@ class CompiledCode:
 
     def __init__(self, export: Path, manifest: Manifest, threads: int) -> None:
         recorded = manifest.files[PROGRAM_FILE].sha256
-        processor = torch.backends.cpu.get_cpu_capability()
-        content = recorded, torch.__version__, processor, threads, sorted(_OPTIONS.items()), VERDICT_VERSION
+        content = recorded, torch.__version__, _processor(), threads, sorted(_OPTIONS.items()), VERDICT_VERSION
         key = hashlib.sha256(repr(content).encode()).hexdigest()[:24]
         cache = user_cache("compiled")
         self.export, self.threads = export, threads
@@ -120,7 +121,12 @@ class CompiledCode:
         verdict = self.verdict
         if verdict is None or not verdict.is_used:
             return None
-        return _runner(self.library, module)
+        try:
+            return _runner(self.library, module)
+        except (RuntimeError, OSError, KeyError) as error:
+            line = next(iter(str(error).strip().splitlines()), "")[:300]
+            self._verdict = Verdict(False, f"it cannot be loaded: {type(error).__name__}: {line}")
+            return None
 
     def compile(self) -> Verdict:
         """Compiles, times and compares, and stores the verdict. It takes 10 to 40 seconds of one core.
@@ -216,6 +222,15 @@ def words(code: CompiledCode | None) -> str:
     if not verdict.is_used:
         return f"by the graph; compiled code is not used: {verdict.reason}"
     return f"by code compiled here: {verdict.reason}"
+
+
+def _processor() -> str:
+    """Returns what code is compiled for: the processor's instructions, where the system lists them."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        return f"{torch.backends.cpu.get_cpu_capability()} {flags.partition(':')[2].strip()}"
+    return f"{torch.backends.cpu.get_cpu_capability()} {platform.machine()}"
 
 
 def _runner(library: Path, module: nn.Module) -> Runner:

@@ -105,6 +105,7 @@ class Scorer:
         small = [name for name in manifest.files if not name.startswith(f"{TABLES}/")]
         manifest.check_files(folder, None if check_tables else small)
         transform = Transform.load(folder / TRANSFORM)
+        _check_ids(folder, manifest, transform)
         lookup = open_lookup(folder, manifest) if residence is None else residence.lookup()
         code = CompiledCode(folder, manifest, compiled) if compiled else None
         return cls(folder, manifest, transform, lookup, open_dense(folder, manifest), code)
@@ -152,6 +153,24 @@ class Scorer:
         if self._runner is None and self.code is not None:
             self._runner = self.code.runner(self._dense)
         return (self._runner or self._dense)(dense_BF, rows, masks).numpy()
+
+
+def _check_ids(folder: Path, manifest: Manifest, transform: Transform) -> None:
+    """Checks that no encoder makes ids beyond the rows of its table, which kernels read without looking.
+
+    Raises:
+        DataError: one does.
+    """
+    schema = transform.schema
+    for entry in manifest.tables:
+        for name in entry.features:
+            table = schema.tables.get(manifest.feature_of[name])
+            if table is None or schema.rows[table] > entry.rows:
+                ids = "has no encoder" if table is None else f"is encoded to {schema.rows[table]:,} ids"
+                raise DAMAGED.of(
+                    folder,
+                    f"feature {manifest.feature_of[name]!r} {ids}, and table {entry.name!r} has {entry.rows:,} rows",
+                )
 
 
 def open_lookup(folder: Path, manifest: Manifest) -> Lookup | PlainLookup:
