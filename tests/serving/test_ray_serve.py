@@ -29,6 +29,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     with tempfile.TemporaryDirectory(prefix="ray") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray takes 127.0.0.1 for this host's outer address, unless it is told to use the loopback interface only.
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        # Both nodes have one address here, so that one of their proxies serves; it would prefer its own replica.
+        patch.setenv("RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING", "0")
         patch.setenv("RAY_TMPDIR", folder)
         (Path(folder) / "ray").mkdir()  # a cluster writes its address there, and does not make the folder
         own = {"node_ip_address": "127.0.0.1"}

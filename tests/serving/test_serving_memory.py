@@ -18,7 +18,7 @@ from tests.serving.http_kit import running
 from tests.training.conftest import config_values, write_log
 from ziggurat.cli.main import app
 from ziggurat.core.config import parse_config, set_by_path
-from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch
 from ziggurat.data.readers.rows_in_memory import to_arrow
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.exporting.export import export
@@ -129,6 +129,26 @@ def test_a_bag_in_another_order_may_be_taken_for_the_same(exports: dict[str, Pat
         assert scorer.lookup.figures.total.pooled_hits == any_order
         assert found.tobytes() == expected.tobytes() if not any_order else np.abs(found - expected).max() < 1e-6
         scorer.lookup.close()
+
+
+def test_more_memory_than_there_is_is_refused_before_tables_are_loaded(
+    exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = exports["fp32"]
+    plan = plan_tables(folder, Manifest.read(folder), options(folder, 2.0))
+    monkeypatch.setattr("ziggurat.serving.tables.residence.most_bytes", lambda: plan.memory_bytes - 1)
+    with pytest.raises(
+        EnvironmentMismatch, match=r"tables and caches take [\d,]+ bytes of memory; [\d,]+ are available"
+    ):
+        reside(folder, plan)
+
+
+def test_the_figures_count_what_is_in_memory(exports: dict[str, Path]) -> None:
+    """Rows that are dequantised take more than their file, and pooled rows count."""
+    size = sum(entry.layout("int8").bytes for entry in Manifest.read(exports["int8"]).tables)
+    with running(exports["int8"], "--memory", f"{9 * size}B", "--dequantise") as server:
+        tables = server.client.get("/v1/status").json()["tables"]
+        assert [each["memory_bytes"] for each in tables] == [each["rows"] * each["dim"] * 4 for each in tables]
 
 
 def test_a_new_version_of_a_table_shares_the_cache(exports: dict[str, Path], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ziggurat.core.control_group import most_bytes
 from ziggurat.core.digests import each_tensor
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.serving.artefact.damage import DAMAGED
@@ -81,6 +82,11 @@ def reside(folder: Path, plan: ServingPlan) -> Residence:
     except NativeUnavailable as error:
         raise EnvironmentMismatch(f"--memory needs compiled kernels: {error}", "install gcc") from error
     manifest, options = plan.manifest, plan.options
+    if plan.memory_bytes > (most := most_bytes()):
+        raise EnvironmentMismatch(
+            f"tables and caches take {plan.memory_bytes:,} bytes of memory; {most:,} are available here",
+            "give less with --memory",
+        )
     in_memory: Precision = "fp32" if options.dequantise else manifest.precision
     found = Residence(folder, plan, {}, {}, {})
     for table in plan.tables:

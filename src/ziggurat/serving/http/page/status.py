@@ -15,7 +15,7 @@ from ziggurat.serving.http.call import Service
 from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.model.compiled_code import words
 from ziggurat.serving.tables.lookup import Lookup
-from ziggurat.serving.tables.stores import DiskTable
+from ziggurat.serving.tables.stores import DiskTable, LoadedTable
 
 Json = dict[str, Any]
 LIMITS = (0.1, 0.25)
@@ -66,10 +66,12 @@ def _stored(model: ServedModel, families: dict[str, Metric]) -> Json:
         table = lookup.tables.get(entry.name) if isinstance(lookup, Lookup) else None
         if isinstance(table, DiskTable):
             hits, misses = (counted[name].get(entry.name, 0.0) for name in ("hits", "misses"))
-            found |= {"place": "disk", "memory_bytes": table.cache.bytes, "disk_bytes": size}
+            pooled = 0 if table.pooled is None else table.pooled.bytes
+            found |= {"place": "disk", "memory_bytes": table.cache.bytes + pooled, "disk_bytes": size}
             found |= {"hits": hits, "misses": misses, "hit_rate": hits / (hits + misses) if hits + misses else None}
         else:
-            found |= {"place": "memory", "memory_bytes": size, "disk_bytes": size}
+            held = entry.rows * table.place.width if isinstance(table, LoadedTable) else size
+            found |= {"place": "memory", "memory_bytes": held, "disk_bytes": size}
         tables.append(found)
     return {"tables": tables, **{name: sum(counted[name].values()) for name in ("reads", "read_bytes")}}
 
