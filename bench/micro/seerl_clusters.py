@@ -44,7 +44,7 @@ POLICIES: Mapping[str, PolicyConfig] = {
     **{rule: PolicyConfig(cycles=CYCLES, rule=rule) for rule in ENSEMBLES},
 }
 SEEDS, QUICK_SEEDS = 10, 1
-BUDGET, QUICK_BUDGET = 60, 24
+BUDGET, QUICK_BUDGET = 60, 12
 PLANTED = "planted"
 GROUPS, COLUMNS, EPISODES, QUICK_EPISODES = 3, 24, 60, 8
 NOISE = 0.1
@@ -106,7 +106,8 @@ def run(context: Context) -> Result:
             table.load(folder, context.data)  # fetched here, so that no two processes do
     with tempfile.TemporaryDirectory(dir=context.cache) as scratch:
         path = (Path(scratch) if context.quick else context.cache) / "seerl_clusters.jsonl"
-        resumable = ResumableCases(path, digest(ROOT, SEERL_CLUSTERS.depends_on))
+        meaning = "quick" if context.quick else digest(ROOT, SEERL_CLUSTERS.depends_on)
+        resumable = ResumableCases(path, meaning)
         for seed in range(seeds):
             resumable.get(f"{PLANTED} {seed}", partial(planted, seed, episodes))
         work = {

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -140,7 +141,8 @@ def test_every_answer_is_that_of_the_checkpoint_which_it_names(tmp_path: Path) -
     assert [each["step"] for each in shown["versions"]] == list(STEPS[:4])
     assert f'step="{STEPS[3]}",version="{shown["current"]}"}} 1.0' in text
     assert text.count("\nziggurat_model{") == 1  # series of versions before would pile up
-    assert "ziggurat_versions_taken_total 3.0" in text
+    taken = re.search(r"^ziggurat_versions_taken_total ([23])\.0$", text, re.M)
+    assert taken is not None  # an updater that dies between a version and its count has not counted it
     assert "ziggurat_follow_failing 0.0" in text
 
 

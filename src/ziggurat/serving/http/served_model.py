@@ -139,14 +139,8 @@ class ServedModel:
         first = candidates[0]
         fields = frozenset(name for name in context if any(is_given(column, (name,)) for column in mine))
         paths = [name for name in mine if "." in name]
-        for number, candidate in enumerate(candidates):
-            if twice := fields.intersection(candidate) or [name for name in paths if is_given(name, candidate)]:
-                raise HttpRefused(
-                    422,
-                    "column_in_both",
-                    f"column {min(twice)!r} is in the context and in candidates[{number}]",
-                    "give it in one of both places",
-                )
+        if paths or not all(map(fields.isdisjoint, candidates)):
+            _refuse_twice(fields, paths, candidates)
         missing = [name for name in self.columns if name not in mine and not is_given(name, first)]
         if missing:
             raise missing_columns(missing, "neither the context nor candidates[0] has")
@@ -192,6 +186,22 @@ class ServedModel:
             found["row"] = row.line - 1
         found["hint"] = hint_for_prediction(hint) if hint else "correct the row, or leave it out"
         return found
+
+
+def _refuse_twice(fields: frozenset[str], paths: Sequence[str], candidates: Sequence[Record]) -> None:
+    """Refuses candidates with a field, or the path of a column, that the context has given.
+
+    Raises:
+        HttpRefused: there is one.
+    """
+    for number, candidate in enumerate(candidates):
+        if twice := fields.intersection(candidate) or [name for name in paths if is_given(name, candidate)]:
+            raise HttpRefused(
+                422,
+                "column_in_both",
+                f"column {min(twice)!r} is in the context and in candidates[{number}]",
+                "give it in one of both places",
+            )
 
 
 def _divide(transform: Transform, plain: PlainFeatures, given: frozenset[str]) -> tuple[Side | None, Side | None]:
