@@ -199,7 +199,7 @@ class Batcher:
         with self._changed:
             if self._closing:
                 raise overloaded("this server is stopping", 1.0)
-            wait_s = (self._queued_rows + max(0, self._busy_rows)) * self._lately.of_a_row
+            wait_s = (self._queued_rows + self._busy_rows) * self._lately.of_a_row
             if self._queue and self._queued_rows + rows > self._limits.queue_rows:
                 raise overloaded(f"{self._queued_rows:,} rows wait already; {self._limits.queue_rows:,} may", wait_s)
             # A request that need not wait is tried, whatever others took: else nothing would tell that they take less.
@@ -325,7 +325,7 @@ class Batcher:
     def _settle(self, results: Mapping[_Job, Answer | Exception]) -> None:
         """Hands results over; nobody waits for their rows any more, though the batch may still be observed."""
         with self._changed:
-            self._busy_rows -= sum(job.rows for job in results)
+            self._busy_rows = max(0, self._busy_rows - sum(job.rows for job in results))  # a failure settles all again
         _hand_over(results)
 
 

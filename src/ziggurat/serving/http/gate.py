@@ -37,6 +37,7 @@ class GateCall:
     Attributes:
         began: when its head was complete (monotonic seconds).
         body: its body.
+        arrived_bytes: bytes of it that have arrived, which take room of those of all requests.
         endpoint: the route, for logs and metrics, which hold no path that a client made up.
         client: the name of who calls.
         rows: its rows, once they are known.
@@ -46,22 +47,12 @@ class GateCall:
 
     began: float
     body: bytes = b""
+    arrived_bytes: int = 0
     endpoint: str = "other"
     client: str = "-"
     rows: int = 0
     code: str = ""
     stages: dict[str, float] = field(default_factory=dict[str, float])
-
-
-@dataclass(slots=True)
-class _Held:
-    """How much of the room for bodies a request holds.
-
-    Attributes:
-        bytes: so much.
-    """
-
-    bytes: int = 0
 
 
 class Gate:
@@ -95,7 +86,7 @@ class Gate:
         call = GateCall(time.monotonic())
         scope[CALL] = call
         request_id = f"{random.getrandbits(128):032x}"
-        status, sent, started, held = 0, 0, False, _Held()
+        status, sent, started = 0, 0, False
 
         async def counted(message: Message) -> None:
             nonlocal status, sent, started
@@ -112,7 +103,7 @@ class Gate:
                 if announced is not None and announced > self._limits.body_bytes:
                     raise self._too_large(f"{announced:,} bytes")
                 try:
-                    call.body = await self._body(scope, receive, held)
+                    call.body = await self._body(scope, receive, call)
                     call.stages["receive"] = time.monotonic() - call.began
                     answer = self._direct.get((scope["method"], scope["path"]))
                     if answer is None:
@@ -121,7 +112,7 @@ class Gate:
                         response = await answer(Request(scope))
                         await response(scope, receive, counted)
                 finally:
-                    self._held_bytes -= held.bytes
+                    self._held_bytes -= call.arrived_bytes
             except HttpRefused as refused:
                 call.code = refused.code
                 if not started:
@@ -160,18 +151,18 @@ class Gate:
             stages_ms={name: round(1e3 * took, 3) for name, took in call.stages.items()},
         )
 
-    def _hold(self, held: _Held, size: int) -> None:
+    def _hold(self, call: GateCall, size: int) -> None:
         """Counts bytes that a request has sent, not those that it has announced: who sends slowly holds little.
 
         Raises:
             HttpRefused: there is no room for them.
         """
         if self._held_bytes + size > self._limits.all_bodies_bytes:
-            raise overloaded(f"the bodies of other requests hold {self._held_bytes - held.bytes:,} bytes", 1.0)
+            raise overloaded(f"the bodies of other requests hold {self._held_bytes - call.arrived_bytes:,} bytes", 1.0)
         self._held_bytes += size
-        held.bytes += size
+        call.arrived_bytes += size
 
-    async def _body(self, scope: Scope, receive: Receive, held: _Held) -> bytes:
+    async def _body(self, scope: Scope, receive: Receive, call: GateCall) -> bytes:
         """Receives the body.
 
         Raises:
@@ -187,7 +178,6 @@ class Gate:
                     close=True,
                 )
         parts: list[bytes] = []
-        size = 0
         try:
             async with contextlib.nullcontext() if scope.get(COMPLETE) else asyncio.timeout(self._limits.body_s):
                 while True:
@@ -195,10 +185,9 @@ class Gate:
                     if message["type"] == "http.disconnect":
                         raise HttpRefused(400, "disconnected", "the client went before its body was complete")
                     part = message.get("body", b"")
-                    size += len(part)
-                    if size > self._limits.body_bytes:
+                    if call.arrived_bytes + len(part) > self._limits.body_bytes:
                         raise self._too_large("more")
-                    self._hold(held, len(part))
+                    self._hold(call, len(part))
                     if part:
                         parts.append(part)
                     if not message.get("more_body", False):
