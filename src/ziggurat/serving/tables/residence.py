@@ -106,17 +106,19 @@ def reside(folder: Path, plan: ServingPlan) -> Residence:
     stored = manifest.files.get(STATISTICS_FILE)
     if stored is not None and on_disk:  # the counts of one table at a time: those of 10⁸ rows take 800 MB
         for name, counts_R in each_tensor(folder / STATISTICS_FILE, stored.checksum, DAMAGED, names=on_disk):
-            _fill(folder / TABLES / on_disk[name].entry.file, on_disk[name], plan, found.caches[name], counts_R)
+            _fill(found, on_disk[name], counts_R)
+            del counts_R  # before those of the next table are read
     return found
 
 
-def _fill(path: Path, table: TablePlan, plan: ServingPlan, cache: RowBytesCache, counts_R: Ints) -> None:
+def _fill(residence: Residence, table: TablePlan, counts_R: Ints) -> None:
     """Keeps the rows that were looked up most, in memory for some thousands of them at a time."""
     frequencies = table.placed.demand.frequencies
     if frequencies is None:
         return
+    path, cache = residence.folder / TABLES / table.entry.file, residence.caches[table.entry.name]
     cache.expect(counts_R)
-    disk = DiskTable(path, table.entry, plan.manifest.precision, cache)
+    disk = DiskTable(path, table.entry, residence.plan.manifest.precision, cache)
     per_block, stride, width = disk.layout.per_block, disk.layout.stride, disk.layout.width
     memory = SharedMemory(_BLOCKS * stride, "reads").view.reshape(_BLOCKS, stride)
     transfers, _ = open_transfers()

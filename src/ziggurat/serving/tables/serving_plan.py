@@ -150,6 +150,7 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
         rows = {entry.name: entry.rows for entry in manifest.tables}
         for name, counts_R in each_tensor(folder / STATISTICS_FILE, stored.checksum, DAMAGED, names=rows):
             frequencies[name] = Frequencies.of(counts_R) if len(counts_R) == rows[name] else None
+            del counts_R  # before those of the next table are read
     demands: list[Demand] = []
     for entry in manifest.tables:
         in_memory = "fp32" if options.dequantise else manifest.precision
