@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torchrec.distributed.types import Awaitable, NoWait
 
-from ziggurat.parallel.shared_memory import SharedSlots, as_floats
+from ziggurat.parallel.shared_memory import SharedSlots, as_tensor
 
 
 class HostExchange(nn.Module):
@@ -57,7 +57,7 @@ class HostExchange(nn.Module):
         """Returns this rank's rows of the batch, with the columns of all ranks."""
         slots, own = self._slots, self._slots.rank
         turn, parts = slots.begin_turn(), local_GD.split(list(sizes))
-        mine = as_floats(slots.write_buffer(turn, local_GD.nbytes)).view_as(local_GD).split(list(sizes))
+        mine = as_tensor(slots.write_buffer(turn, local_GD.nbytes)).view_as(local_GD).split(list(sizes))
         for rank, part in enumerate(parts):
             if rank != own:
                 mine[rank].copy_(part)
@@ -65,7 +65,7 @@ class HostExchange(nn.Module):
         slots.wait(turn)
         output_BD = local_GD.new_empty(sizes[own], sum(self._columns))
         for rank, (runs, width) in enumerate(zip(self._runs, self._columns, strict=True)):
-            theirs = as_floats(slots.read(turn, rank, 4 * sum(sizes) * width)).view(sum(sizes), width)
+            theirs = as_tensor(slots.read(turn, rank, 4 * sum(sizes) * width)).view(sum(sizes), width)
             source = parts[own] if rank == own else theirs.split(list(sizes))[own]
             for at, to, columns in runs:
                 output_BD[:, to : to + columns].copy_(source[:, at : at + columns])
@@ -75,7 +75,7 @@ class HostExchange(nn.Module):
         """Returns the gradients of all rows for this rank's tables, averaged over the ranks as TorchRec does."""
         slots, own = self._slots, self._slots.rank
         turn, widths = slots.begin_turn(), self._columns
-        mine = as_floats(slots.write_buffer(turn, 4 * sizes[own] * sum(widths))).split(
+        mine = as_tensor(slots.write_buffer(turn, 4 * sizes[own] * sum(widths))).split(
             [sizes[own] * each for each in widths]
         )
         output_GD = grad_BD.new_empty(sum(sizes), widths[own])
@@ -88,7 +88,7 @@ class HostExchange(nn.Module):
         slots.wait(turn)
         for rank, block in enumerate(blocks):
             if rank != own:
-                theirs = as_floats(slots.read(turn, rank, 4 * sizes[rank] * sum(widths[: own + 1])))
+                theirs = as_tensor(slots.read(turn, rank, 4 * sizes[rank] * sum(widths[: own + 1])))
                 block.copy_(theirs[sizes[rank] * sum(widths[:own]) :].view_as(block))
         return output_GD
 

@@ -205,9 +205,9 @@ class SharedSlots:
         return ""
 
 
-def as_floats(shared: memoryview) -> Tensor:
-    """Returns shared bytes as a float32 tensor."""
-    return torch.frombuffer(shared, dtype=torch.float32) if len(shared) else torch.zeros(0)
+def as_tensor(shared: memoryview, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Returns shared bytes as a flat tensor."""
+    return torch.frombuffer(shared, dtype=dtype) if len(shared) else torch.zeros(0, dtype=dtype)
 
 
 def _close_all(process_fds: dict[int, int]) -> None:

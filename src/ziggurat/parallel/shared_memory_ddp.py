@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ziggurat.parallel.shared_memory import SharedSlots, as_floats
+from ziggurat.parallel.shared_memory import SharedSlots, as_tensor
 
 
 class SharedMemoryDDP(nn.Module):
@@ -35,11 +35,11 @@ class SharedMemoryDDP(nn.Module):
         grads = [each.grad for each in self.module.parameters() if each.grad is not None]
         sizes = [grad.numel() for grad in grads]
         turn, size = slots.begin_turn(), 4 * sum(sizes)
-        for part, grad in zip(as_floats(slots.write_buffer(turn, size)).split(sizes), grads, strict=True):
+        for part, grad in zip(as_tensor(slots.write_buffer(turn, size)).split(sizes), grads, strict=True):
             part.copy_(grad.view(-1))
         slots.publish(turn)
         slots.wait(turn)
-        gradients = [as_floats(slots.read(turn, rank, size)) for rank in range(slots.ranks)]
+        gradients = [as_tensor(slots.read(turn, rank, size)) for rank in range(slots.ranks)]
         mean = gradients[0] + gradients[1]
         for each in gradients[2:]:
             mean += each

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from ziggurat.parallel.shared_memory import SharedSlots
+from ziggurat.parallel.shared_memory import SharedSlots, as_tensor
 
 
 class HostMemory:
@@ -34,16 +33,12 @@ class HostMemory:
     def _exchange(self, sent: Tensor, firsts: Sequence[int], sizes: Sequence[int], totals: Sequence[int]) -> Tensor:
         """Returns of each rank's tensor, ``totals`` long, the elements from a first one on."""
         slots, turn, width = self._slots, self._slots.begin_turn(), sent.element_size()
-        _as_tensor(slots.write_buffer(turn, sent.nbytes), sent.dtype).copy_(sent)
+        as_tensor(slots.write_buffer(turn, sent.nbytes), sent.dtype).copy_(sent)
         slots.publish(turn)
         slots.wait(turn)
         output = sent.new_empty(sum(sizes))
         parts = output.split(list(sizes))
         for rank, (part, first, total) in enumerate(zip(parts, firsts, totals, strict=True)):
-            theirs = sent if rank == slots.rank else _as_tensor(slots.read(turn, rank, width * total), sent.dtype)
+            theirs = sent if rank == slots.rank else as_tensor(slots.read(turn, rank, width * total), sent.dtype)
             part.copy_(theirs[first : first + len(part)])
         return output
-
-
-def _as_tensor(shared: memoryview, dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(shared, dtype=dtype) if len(shared) else torch.zeros(0, dtype=dtype)
