@@ -182,7 +182,7 @@ SERVING_PEERS = Benchmark(
     targets={f"{case}.over_best": Target(OVER_BEST) for case in P99_MS},
     depends_on=(
         "bench/serving/serving_peers.py",
-        "src/ziggurat/serving/http/batcher.py",
+        "src/ziggurat/serving/http/batching/batcher.py",
         "src/ziggurat/serving/http/gate.py",
         "src/ziggurat/serving/model/plain_rows.py",
     ),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.serving.http_kit import Exported, exported
-from ziggurat.serving.http.encode_batch import EncodedBatch, encode_batch
+from ziggurat.serving.http.batching.encode_batch import EncodedBatch, encode_batch
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.model.given_rows import GivenRows

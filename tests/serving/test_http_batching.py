@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.serving.http_kit import Exported, exported
-from ziggurat.serving.http.batcher import Answer, Batcher, BatchFigures, Lateness, RowSeconds
+from ziggurat.serving.http.batching.batcher import Answer, Batcher, BatchFigures, Lateness, RowSeconds
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.served_model import ServedModel

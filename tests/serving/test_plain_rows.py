@@ -13,7 +13,7 @@ import pytest
 
 from tests.serving.http_kit import Exported, exported
 from ziggurat.features.config import CategoricalFeature
-from ziggurat.serving.http.encode_batch import EncodedBatch, encode_batch
+from ziggurat.serving.http.batching.encode_batch import EncodedBatch, encode_batch
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.model.given_rows import GivenRows
@@ -61,7 +61,7 @@ def same(rows: list[dict[str, Any]], export: Exported) -> bool:
 def test_usual_rows_need_no_table(export: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = export.rows[:50]
     assert same(rows, export)
-    monkeypatch.setattr("ziggurat.serving.http.encode_batch.read_table", None)  # it would be called
+    monkeypatch.setattr("ziggurat.serving.http.batching.encode_batch.read_table", None)  # it would be called
     monkeypatch.setattr("ziggurat.serving.model.remembered_ids.read_table", None)
     assert encoded([export.model.predict_parts(rows, plain=True)], export).order == [0]
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from ziggurat._version import __version__
 from ziggurat.serving.http.access_log import AccessLog
 from ziggurat.serving.http.admin_routes import admin_routes
-from ziggurat.serving.http.batcher import Batcher
+from ziggurat.serving.http.batching.batcher import Batcher
 from ziggurat.serving.http.call import Service
 from ziggurat.serving.http.doors import Doors
 from ziggurat.serving.http.fresh.version_metrics import VersionMetrics

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ziggurat.serving.http.batcher import Answer, Batcher
+from ziggurat.serving.http.batching.batcher import Answer, Batcher
 from ziggurat.serving.http.gate import CALL, GateCall
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import Metrics

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from ziggurat.serving.artefact.reference import IdCounts
 from ziggurat.serving.drift.unknown_ids import count_unknown, unknown_rows
 from ziggurat.serving.drift.window import Drift, Window
-from ziggurat.serving.http.batcher import BatchFigures
+from ziggurat.serving.http.batching.batcher import BatchFigures
 from ziggurat.serving.http.served_model import ServedModel, Version
 from ziggurat.serving.http.table_metrics import TableMetrics
 

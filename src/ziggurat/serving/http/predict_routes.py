@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ziggurat.core.errors import nearest, shorten
 from ziggurat.serving.http.arrow_body import ARROW_STREAM, read_stream, write_stream
-from ziggurat.serving.http.batcher import Answer
+from ziggurat.serving.http.batching.batcher import Answer
 from ziggurat.serving.http.call import Service, call_of, deadline_of, header, json_response
 from ziggurat.serving.http.gate import Direct
 from ziggurat.serving.http.json_body import predict_body, rank_body

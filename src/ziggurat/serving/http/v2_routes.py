@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from ziggurat._version import __version__
 from ziggurat.core.errors import shorten
-from ziggurat.serving.http.batcher import Answer
+from ziggurat.serving.http.batching.batcher import Answer
 from ziggurat.serving.http.call import Service, call_of, deadline_of, json_response
 from ziggurat.serving.http.json_body import check_rows, parse, wrong_field
 from ziggurat.serving.http.refusals import HttpRefused

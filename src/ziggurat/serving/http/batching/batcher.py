@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from ziggurat.core.errors import ZigguratError
-from ziggurat.serving.http.encode_batch import encode_batch
+from ziggurat.serving.http.batching.encode_batch import encode_batch
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused, overloaded
 from ziggurat.serving.http.served_model import ServedModel, Version

@@ -1,0 +1,1 @@
+"""Which requests may wait, and the batches in which they are encoded and predicted."""
