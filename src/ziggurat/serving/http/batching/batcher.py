@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 
 from ziggurat.core.errors import ZigguratError
+from ziggurat.serving.http.batching.admission import Admission
 from ziggurat.serving.http.batching.encode_batch import encode_batch
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused, overloaded
@@ -34,8 +35,6 @@ from ziggurat.serving.model.scorer import predictions
 from ziggurat.serving.tables.lookup import TableUnreadable
 
 Floats = npt.NDArray[np.float32]
-_SMOOTHING = 0.1
-"""How much the last batch counts for the seconds that a row takes."""
 _NICER = 5
 """By how much the thread that predicts is nicer than the event loop."""
 
@@ -103,45 +102,6 @@ class BatchFigures:
     queued_rows: int
 
 
-class Lateness:
-    """By how much answers came later than was expected: a moving mean and mean deviation, as TCP has of its round trips
-    (Jacobson, "Congestion avoidance and control", SIGCOMM 1988, appendix A)."""
-
-    def __init__(self) -> None:
-        self._mean = self._deviation = 0.0
-
-    @property
-    def allowance(self) -> float:
-        """Seconds after the expected time by which most answers have come."""
-        return max(0.0, self._mean + 4 * self._deviation)
-
-    def add(self, seconds: float) -> None:
-        """Notes by how much an answer was later than expected."""
-        off = seconds - self._mean
-        self._mean += _SMOOTHING * off
-        self._deviation += _SMOOTHING * (abs(off) - self._deviation)
-
-
-class RowSeconds:
-    """What a row takes: the seconds of the last batches by their rows, the newer the heavier.
-
-    A ratio of sums, so that a lone row in a cold process does not stand for what each of many rows takes.
-    """
-
-    def __init__(self) -> None:
-        self._seconds = self._rows = 0.0
-
-    @property
-    def of_a_row(self) -> float:
-        """Seconds; 0 before the first batch."""
-        return self._seconds / self._rows if self._rows else 0.0
-
-    def add(self, rows: int, seconds: float) -> None:
-        """Notes what a batch took."""
-        self._seconds += seconds - _SMOOTHING * self._seconds
-        self._rows += rows - _SMOOTHING * self._rows
-
-
 class Batcher:
     """Predicts requests with a model, in a thread of its own, with as many threads of torch as the one that makes it.
 
@@ -151,7 +111,7 @@ class Batcher:
         observe: is told of each batch, in the batcher's thread.
 
     Attributes:
-        late: by how much answers came later than was expected.
+        admission: which requests may wait.
     """
 
     def __init__(
@@ -161,7 +121,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
         self._queued_rows = self._busy_rows = 0
-        self._lately, self.late = RowSeconds(), Lateness()
+        self.admission = Admission(limits)
         self._closing = False
         self._threads = torch.get_num_threads()
         self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
@@ -193,24 +153,14 @@ class Batcher:
             is_rank: whether it is one to rank.
 
         Raises:
-            HttpRefused: the queue is full, the deadline cannot be met or has passed, or rows cannot be predicted.
+            HttpRefused: there are too many rows before it, its deadline cannot be met or has passed, or its rows cannot
+                be predicted.
         """
         now = time.monotonic()
         with self._changed:
             if self._closing:
                 raise overloaded("this server is stopping", 1.0)
-            wait_s = (self._queued_rows + self._busy_rows) * self._lately.of_a_row
-            if self._queue and self._queued_rows + rows > self._limits.queue_rows:
-                raise overloaded(f"{self._queued_rows:,} rows wait already; {self._limits.queue_rows:,} may", wait_s)
-            # A request that need not wait is tried, whatever others took: else nothing would tell that they take less.
-            # Its own rows are not counted: many cost less than so many times what one alone takes.
-            if now + (wait_s + self.late.allowance if wait_s else 0.0) > deadline:
-                raise overloaded(
-                    f"the rows that wait take another {wait_s * 1e3:.4g} ms, and this request would be answered after "
-                    f"{(wait_s + self.late.allowance) * 1e3:.4g} ms; it must be within "
-                    f"{max(0, deadline - now) * 1e3:.4g} ms",
-                    wait_s,
-                )
+            wait_s = self.admission.admit(now, deadline, rows, self._queued_rows, self._busy_rows)
             job = _Job(make, rows, deadline, asyncio.get_running_loop().create_future(), is_rank, now)
             self._queue.append(job)
             self._queued_rows += rows
@@ -219,7 +169,7 @@ class Batcher:
             return await job.answer
         finally:
             if job.answer.done() and not job.answer.cancelled():
-                self.late.add(time.monotonic() - now - wait_s)
+                self.admission.late.add(time.monotonic() - now - wait_s)
             job.answer.cancel()  # a client that has gone needs none
 
     def close(self) -> None:
@@ -274,7 +224,7 @@ class Batcher:
         """Waits until a batch is full, the time for that is over, or a deadline is near."""
         until = self._queue[0].arrived + self._limits.batch_wait_s
         while self._queued_rows < self._limits.batch_rows and not self._closing:
-            nearest = min(job.deadline for job in self._queue) - 2 * self._queued_rows * self._lately.of_a_row
+            nearest = min(job.deadline for job in self._queue) - 2 * self._queued_rows * self.admission.lately.of_a_row
             left = min(until, nearest) - time.monotonic()
             if left <= 0 or not self._changed.wait(left):
                 return
@@ -282,7 +232,7 @@ class Batcher:
     def _predict(self, jobs: list[_Job]) -> None:
         model = self._model
         began = time.monotonic()
-        takes_s = self._lately.of_a_row * sum(job.rows for job in jobs)
+        takes_s = self.admission.lately.of_a_row * sum(job.rows for job in jobs)
         given: dict[int, list[GivenRows]] = {}
         refused: dict[_Job, Answer | Exception] = {}
         for number, job in enumerate(jobs):
@@ -307,7 +257,7 @@ class Batcher:
         outputs = _outputs(model, found_BT, further)
         end = time.monotonic()
         rows = len(columns_BC)
-        self._lately.add(rows, end - began)
+        self.admission.lately.add(rows, end - began)
         at = 0
         answers: dict[_Job, Answer | Exception] = {}
         for job in ready:
