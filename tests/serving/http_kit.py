@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -27,7 +28,13 @@ from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.data.readers.rows_in_memory import to_arrow
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.exporting.export import export
+from ziggurat.serving.http.access_log import AccessLog
+from ziggurat.serving.http.app import application
+from ziggurat.serving.http.doors import Doors
+from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.served_model import ServedModel
+from ziggurat.serving.http.server import WorkerServer, run_worker
+from ziggurat.serving.http.workers import listening_socket
 from ziggurat.serving.model.scorer import Scored
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
@@ -131,6 +138,23 @@ def running(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+@contextlib.contextmanager
+def served_here(model: ServedModel) -> Generator[str]:
+    """Serves a model in a thread of this process; gives its URL."""
+    listening = threading.Event()
+    app = application(model, log=AccessLog(None))
+    server = WorkerServer(app, Doors(), ServingLimits(), listening.set)
+    with listening_socket("127.0.0.1", 0) as found:
+        thread = threading.Thread(target=run_worker, args=(server, found))
+        thread.start()
+        try:
+            assert listening.wait(60)
+            yield f"http://127.0.0.1:{found.getsockname()[1]}"
+        finally:
+            server.drain()
+            thread.join(60)
 
 
 def arrow_stream(table: pa.Table, **options: Any) -> bytes:

@@ -147,4 +147,6 @@ def test_without_an_export_or_an_address_it_says_so(export: Exported, tmp_path: 
     assert "needs tokens (--token-file) and TLS" in error(str(export.folder), "--host", "0.0.0.0")
     with running(export.folder) as server:
         port = server.url.rpartition(":")[2]
-        assert f"127.0.0.1:{port}: cannot be listened on" in error(str(export.folder), "--port", port)
+        said = error(str(export.folder), "--port", port)
+        assert f"127.0.0.1:{port}: cannot be listened on" in said
+        assert error(str(export.folder), "--port", port, "--memory", "1GB") == said, "before tables are planned"

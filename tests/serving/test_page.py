@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +13,11 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.serving.http_kit import ADMIN, TOKEN, Exported, Running, exported, exported_again, running
+from tests.serving.http_kit import ADMIN, TOKEN, Exported, Running, exported, exported_again, running, served_here
 from tests.serving.page_checks import CONTRAST, NAMES
 from tools.chromium import CHROMIUM, Browser, browser
 from ziggurat.serving.artefact.manifest import Manifest
-from ziggurat.serving.http.access_log import AccessLog
-from ziggurat.serving.http.app import application
-from ziggurat.serving.http.doors import Doors
-from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.served_model import ServedModel
-from ziggurat.serving.http.server import WorkerServer, run_worker
-from ziggurat.serving.http.workers import listening_socket
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.serving.tables.residence import reside
 from ziggurat.serving.tables.serving_plan import TableMemory, plan_tables
@@ -222,23 +214,6 @@ def test_a_version_that_arrives_is_shown(chromium: Browser, export: Exported) ->
         assert f"version {other.version.short[:7]} arrived" in chromium.see(
             "document.querySelector('#charts svg').getAttribute('aria-label')"
         )
-
-
-@contextlib.contextmanager
-def served_here(model: ServedModel) -> Generator[str]:
-    """Serves a model in a thread of this process; gives its URL."""
-    listening = threading.Event()
-    app = application(model, log=AccessLog(None))
-    server = WorkerServer(app, Doors(), ServingLimits(), listening.set)
-    with listening_socket("127.0.0.1", 0) as found:
-        thread = threading.Thread(target=run_worker, args=(server, found))
-        thread.start()
-        try:
-            assert listening.wait(60)
-            yield f"http://127.0.0.1:{found.getsockname()[1]}"
-        finally:
-            server.drain()
-            thread.join(60)
 
 
 def test_tables_on_disk_show_their_hit_rate(chromium: Browser, export: Exported) -> None:

@@ -86,28 +86,29 @@ def serve(
             "pip install 'ziggurat[serve]'",
         )
     from ziggurat.serving.http.doors import Doors
-    from ziggurat.serving.http.workers import Serving, run_server
+    from ziggurat.serving.http.workers import Serving, listening_socket, run_server
     from ziggurat.serving.versions.updater import Following
 
     tokens, certificate, key = (None if each is None else Path(each) for each in (token_file, tls_cert, tls_key))
     doors = Doors.read(host, tokens, certificate, key, workers)
-    residence: Residence | None = None
-    if memory is not None:
-        if follow is not None and memory.dequantise:
-            raise ConfigError(
-                "--dequantise with --follow: versions hold changed rows at the export's precision",
-                "leave one of both out, or serve an export at fp32",
-            )
-        plan = plan_tables(Path(export), Manifest.read(Path(export)), memory)
-        planned(plan)
-        residence = reside(Path(export), plan)
-    following = None
-    if follow is not None:
-        folder = _versions_folder(Path(export), versions)
-        budget = _budget(folder, drive_writes_per_day, drive_capacity)
-        following = Following(str(follow), folder, poll_s, keep_versions, budget)
-    serving = Serving(Path(export), doors, limits, log, check_tables, threads, residence, following, compile)
-    run_server(serving, port, workers, listening)
+    with listening_socket(host, port) as accepting:  # first of all: a port that is taken is said at once
+        residence: Residence | None = None
+        if memory is not None:
+            if follow is not None and memory.dequantise:
+                raise ConfigError(
+                    "--dequantise with --follow: versions hold changed rows at the export's precision",
+                    "leave one of both out, or serve an export at fp32",
+                )
+            plan = plan_tables(Path(export), Manifest.read(Path(export)), memory)
+            planned(plan)
+            residence = reside(Path(export), plan)
+        following = None
+        if follow is not None:
+            folder = _versions_folder(Path(export), versions)
+            budget = _budget(folder, drive_writes_per_day, drive_capacity)
+            following = Following(str(follow), folder, poll_s, keep_versions, budget)
+        serving = Serving(Path(export), doors, limits, log, check_tables, threads, residence, following, compile)
+        run_server(serving, accepting, workers, listening)
 
 
 def _versions_folder(export: Path, chosen: str | Path | None) -> Path:

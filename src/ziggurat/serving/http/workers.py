@@ -82,40 +82,38 @@ class Serving:
 
 
 def run_server(
-    serving: Serving, port: int = 8080, workers: int = 1, listening: Callable[[str], None] = lambda _: None
+    serving: Serving, accepting: socket.socket, workers: int = 1, listening: Callable[[str], None] = lambda _: None
 ) -> None:
     """Serves until SIGTERM or SIGINT, and then answers what was admitted.
 
     Args:
         serving: what is served, and how.
-        port: the port; 0 takes a free one.
+        accepting: the socket of :func:`listening_socket`.
         workers: processes; with one, this is it.
         listening: called with the URL once all workers listen.
 
     Raises:
-        ConfigError: the address cannot be listened on.
         DataError: the folder holds no export, or a damaged one.
     """
     with contextlib.ExitStack() as stack:
-        found = stack.enter_context(listening_socket(serving.doors.host, port))
         if serving.compile:
             stack.enter_context(compiling(serving.folder, serving.threads, serving.tell))
-        url = serving.doors.url(found.getsockname()[1])
+        url = serving.doors.url(accepting.getsockname()[1])
         if workers == 1 and serving.following is None:
             log = AccessLog() if serving.log else AccessLog(None)
             torch.set_num_threads(serving.threads)
             app = application(serving.open_model(serving.check_tables), serving.doors, serving.limits, log)
             server = WorkerServer(app, serving.doors, serving.limits, lambda: listening(url))
-            run_worker(server, found)
+            run_worker(server, accepting)
             return
         with tempfile.TemporaryDirectory(prefix="ziggurat-metrics-") as metrics:
             os.environ[MULTIPROCESS] = metrics
             try:
                 if serving.following is None:
-                    _Workers(serving, found, workers).run(lambda: listening(url))
+                    _Workers(serving, accepting, workers).run(lambda: listening(url))
                     return
                 with followed(serving.folder, serving.following, serving.log) as updater:
-                    _Workers(serving, found, workers, updater).run(lambda: listening(url))
+                    _Workers(serving, accepting, workers, updater).run(lambda: listening(url))
             finally:
                 del os.environ[MULTIPROCESS]
 
