@@ -42,7 +42,7 @@ CANDIDATES = {1: 0.020, 100: 0.030, 1000: 0.100}
 """Candidates of a request -> the bound of the 99th percentile, seconds."""
 PROGRAM = 800 * 2**20
 """Bytes of memory for a server's program beside its tables."""
-ROUNDS, PROBE_S, QUICK_PROBE_S = 2, 5.0, 0.5
+ROUNDS, PROBE_S, QUICK_PROBE_S = 2, 4.0, 0.5
 _FIRST_RATE = {1: 200.0, 100: 100.0, 1000: 25.0}
 _STEPS = 4
 """Halvings of the interval that holds the rate."""
@@ -87,7 +87,8 @@ def run(context: Context) -> Result:
                     for count, bound in bounds.items():
                         probe = _Probe(context, url, rows, count, skew, number)
                         answers.setdefault(count, set()).add(probe.digest())
-                        rate = probe.rate(bound)
+                        known = rates.get(f"b{count}.{server.name}") or rates.get(f"b{count}.ours_100")
+                        rate = probe.rate(bound, known[-1] / 2 if known and known[-1] else _FIRST_RATE[count])
                         rates.setdefault(f"b{count}.{server.name}", []).append(rate)
                         context.say(f"round {number + 1}, {server.name}, B = {count}: {rate:.4g} requests/s")
                         dram = rates.get(f"b{count}.ours_100", [rate])[-1]
@@ -109,8 +110,9 @@ def run(context: Context) -> Result:
     figures.append(Figure("answers_equal", "", (equal,), "1: those of all servers have the same bits"))
     law = f"Zipf's law with exponent {EXPONENT:g}" if skew.lookups is None else "production statistics (--data)"
     notes = (
-        f"tables of {size / 1e9:.2f} GB: {rows[USERS]:,} users, {rows[ITEMS]:,} items, {DIM} numbers a row in int8; a "
-        f"request has a user, {BAG} items that the user liked, and B candidates; look-ups follow {law}",
+        f"DeepFM with its default layers; tables of {size / 1e9:.2f} GB: {rows[USERS]:,} users, {rows[ITEMS]:,} items, "
+        f"{DIM} numbers a row in int8; a request has a user, {BAG} items that the user liked, and B candidates",
+        f"look-ups follow {law}",
         f"memory of a server: {PROGRAM / 2**20:.0f} MiB and its share of the tables; the page cache counts",
         compiled,
         "server and load on one core each; p50, p99 and p99.9 at half the rate of all tables in memory",
@@ -191,12 +193,12 @@ class _Probe:
             )
         return json.loads(found.stdout)
 
-    def rate(self, bound: float) -> float:
-        """Returns the greatest rate whose 99th percentile is within a bound."""
-        rate, holds = _FIRST_RATE[self._candidates], 0.0
+    def rate(self, bound: float, first: float) -> float:
+        """Returns the greatest rate whose 99th percentile is within a bound; ``first`` is the first that is tried."""
+        rate, holds = first, 0.0
         self.load(rate)  # the caches of the processor, and those of rows that the statistics did not foresee
         for _ in range(10):
-            if self.load(rate)["p99"] <= bound:
+            if self._holds(rate, bound):
                 holds, rate = rate, 2 * rate
             elif holds:
                 break
@@ -207,8 +209,12 @@ class _Probe:
         low, high = holds, rate
         for _ in range(_STEPS if holds else 0):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.load(middle)["p99"] <= bound else (low, middle)
+            low, high = (middle, high) if self._holds(middle, bound) else (low, middle)
         return low
+
+    def _holds(self, rate: float, bound: float) -> bool:
+        """Whether the p99 is within a bound; asked twice, as this machine has other work at times."""
+        return self.load(rate)["p99"] <= bound or self.load(rate)["p99"] <= bound
 
     def digest(self) -> str:
         """Returns a digest of the answers to some requests, each sent alone."""

@@ -25,8 +25,8 @@ from ziggurat.training.experiment import Experiment
 
 Ints = npt.NDArray[np.int64]
 DIM = 64
-_DRAWS = 20_000_000
-"""Look-ups of the training data that the statistics of a table count."""
+_DRAWS, _DRAWS_A_ROW, _AT_ONCE = 400_000_000, 20, 4_000_000
+"""Look-ups of the training data that the statistics of a table count, altogether and a row at most; drawn at once."""
 _TRAINED = 2_000
 
 
@@ -46,8 +46,9 @@ def make(folder: Path, rows: dict[str, int], skew: Skew, seed: int = 0) -> Path:
                 drawn = 0.05 * random.standard_normal((min(chunk, entry.rows - start), entry.dim), np.float32)
                 layout.write(file, encode(drawn, manifest.precision, entry.name))
         counts[entry.name] = np.zeros(entry.rows, np.int64)
-        for _ in range(0, min(_DRAWS, 20 * entry.rows), 1_000_000):
-            ids = spread(skew.ranks(random, 1_000_000, entry.rows), entry.rows)
+        draws = min(_DRAWS, _DRAWS_A_ROW * entry.rows)
+        for start in range(0, draws, _AT_ONCE):
+            ids = spread(skew.ranks(random, min(_AT_ONCE, draws - start), entry.rows), entry.rows)
             counts[entry.name] += np.bincount(ids, minlength=entry.rows)
     save_arrays(counts, small / STATISTICS_FILE)
     del counts
@@ -100,7 +101,7 @@ def _trained(folder: Path) -> Path:
             {"name": "liked", "kind": "bag", "type": "integer", "table": "item"},
         ],
         "embeddings": {"dim": DIM},
-        "model": {"name": "deepfm", "deep": {"hidden": [64, 32]}},
+        "model": {"name": "deepfm"},
         "training": {"batch_size": 256, "epochs": 1, "seed": 0},
     }
     write_json(folder / "exp.yaml", values)

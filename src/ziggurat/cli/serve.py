@@ -70,7 +70,7 @@ def command(
     max_queue_rows: Annotated[int, typer.Option(help="Rows of a worker that wait; beyond it, 503.", min=1)] = 20_000,
     overload_wait_ms: Annotated[
         float, typer.Option(help="Milliseconds of waiting rows while requests come too fast; beyond it, 503.", min=0)
-    ] = 20.0,
+    ] = 50.0,
     max_connections: Annotated[int, typer.Option(help="Open connections of a worker.", min=1)] = 1024,
     batch_rows: Annotated[int, typer.Option(help="Rows that are predicted together.", min=1)] = 2_048,
     batch_wait_ms: Annotated[

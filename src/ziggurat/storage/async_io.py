@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from ziggurat.storage.buffer_pool import BufferPool, Bytes
 from ziggurat.storage.native import NativeUnavailable, library
+from ziggurat.storage.row_reads import RowReads, turns
 
 Ints = npt.NDArray[np.int64]
 
@@ -99,6 +101,29 @@ class TransferThread(ABC):
         ranges, counts = _all_ranges(jobs)
         return self._run(ranges, jobs, counts, writing=False) if sum(counts) else counts
 
+    def read_rows(self, wanted: Sequence[RowReads], most: int) -> list[int]:
+        """Reads rows in the calling thread; returns how many reads each file took. No other call may be running.
+
+        Args:
+            wanted: the rows of each file.
+            most: reads that may be in flight at a time.
+
+        Raises:
+            TransferError: a block cannot be read.
+        """
+        blocks = [each.blocks() for each in wanted]
+        memory = [_pages(len(numbers), each.stride) for each, (numbers, _) in zip(wanted, blocks, strict=True)]
+        reads = [0] * len(wanted)
+        for turn in turns([len(numbers) for numbers, _ in blocks], [each.most for each in wanted], most):
+            jobs = [
+                IOJob(wanted[at].file, blocks[at][0][part] * wanted[at].stride, memory[at][part]) for at, part in turn
+            ]
+            for (at, _), count in zip(turn, self.read_here(jobs), strict=True):
+                reads[at] += count
+        for each, read, (_, block_of) in zip(wanted, memory, blocks, strict=True):
+            each.take(read, block_of)
+        return reads
+
     def begin(self, jobs: Sequence[IOJob], *, writing: bool) -> Future[list[int]]:
         """Starts to transfer blocks, all concurrently, after those of earlier calls.
 
@@ -176,6 +201,32 @@ def file_ranges(offsets_N: Ints, memory_NB: Bytes) -> tuple[Ints, Ints, Ints]:
     return offsets_N[starts].astype(np.int64), runs.astype(np.int64) * size, addresses
 
 
+def _pages(count: int, size: int) -> Bytes:
+    """Returns memory for blocks that begins at a page, as O_DIRECT requires."""
+    page = mmap.PAGESIZE
+    memory = np.empty(count * size + page, np.uint8)
+    first = -memory.ctypes.data % page
+    return memory[first : first + count * size].reshape(count, size)
+
+
+class _Rows(ctypes.Structure):
+    """``struct rows``."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64), ("per_block", ctypes.c_int64), ("stride", ctypes.c_int64), ("width", ctypes.c_int64),
+        ("ids", ctypes.c_void_p), ("places", ctypes.c_void_p), ("out", ctypes.c_void_p),
+        ("reads", ctypes.c_int64), ("file", ctypes.c_int32), ("most", ctypes.c_int32),
+    )  # fmt: skip
+
+    @classmethod
+    def of(cls, reads: RowReads) -> _Rows:
+        addresses = (each.ctypes.data for each in (reads.ids_L, reads.places_M, reads.rows_LW))
+        width = reads.rows_LW.shape[1]
+        return cls(
+            len(reads.places_M), reads.per_block, reads.stride, width, *addresses, 0, reads.file, max(1, reads.most)
+        )
+
+
 class Ring(TransferThread):
     """Transfers with Linux's io_uring: one system call submits many requests, which the kernel processes concurrently.
 
@@ -201,6 +252,17 @@ class Ring(TransferThread):
         ring, self._ring = self._ring, None
         if ring:
             self._library.zr_close(ring)
+
+    def read_rows(self, wanted: Sequence[RowReads], most: int) -> list[int]:
+        assert self._ring, "closed"
+        tables = (_Rows * len(wanted))(*map(_Rows.of, wanted))
+        table, offset = ctypes.c_int64(), ctypes.c_int64()
+        problem: int = self._library.zr_read_rows(
+            self._ring, len(wanted), tables, max(1, most), ctypes.byref(table), ctypes.byref(offset)
+        )
+        if problem:
+            raise TransferError(problem, wanted[table.value].file, offset.value)
+        return [each.reads for each in tables]
 
     def _transfer(self, writing: bool, ranges: FileRanges) -> None:
         assert self._ring, "closed"

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 struct ring {
@@ -25,6 +26,9 @@ struct ring {
     unsigned *sq_array;
     struct io_uring_cqe *cqes;
     int64_t *again;
+    unsigned char *slots; /* memory of `depth` blocks of zr_read_rows */
+    size_t slot_size;
+    int is_registered;
 };
 
 static int enter(int fd, unsigned submit, unsigned wait) {
@@ -36,6 +40,7 @@ void zr_close(struct ring *ring) {
     if (ring->sqes) munmap(ring->sqes, ring->sqes_size);
     if (ring->map) munmap(ring->map, ring->map_size);
     if (ring->fd >= 0) close(ring->fd);
+    if (ring->slots) munmap(ring->slots, ring->depth * ring->slot_size);
     free(ring->again);
     free(ring);
 }
@@ -148,5 +153,134 @@ int zr_transfer(struct ring *ring, int writing, int64_t count, const int32_t *fi
         atomic_store_explicit(ring->cq_head, head, memory_order_release);
     }
     free(done);
+    return problem;
+}
+
+/* Rows of a file that stand in blocks of it. */
+struct rows {
+    int64_t count, per_block, stride, width; /* rows; rows of a block; bytes of a block, and of a row */
+    const int64_t *ids, *places;             /* all ids, and the places of these rows among them, by rising id */
+    uint8_t *out;                            /* where the row of each place goes */
+    int64_t reads;                           /* counts the reads */
+    int32_t file, most;                      /* reads that may be in flight at a time */
+};
+
+struct slot {
+    int64_t table, first, end, done; /* the rows of its block, and the bytes that have arrived */
+};
+
+/* Makes memory for a block of each request; the kernel knows it in advance where it may. Returns an errno. */
+static int make_slots(struct ring *ring, size_t size) {
+    if (ring->slot_size >= size) return 0;
+    if (ring->is_registered) syscall(__NR_io_uring_register, ring->fd, IORING_UNREGISTER_BUFFERS, NULL, 0);
+    if (ring->slots) munmap(ring->slots, ring->depth * ring->slot_size);
+    ring->slots = NULL, ring->slot_size = 0, ring->is_registered = 0;
+    void *memory = mmap(NULL, ring->depth * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return errno;
+    ring->slots = memory, ring->slot_size = size;
+    struct iovec all = {memory, ring->depth * size};
+    ring->is_registered = syscall(__NR_io_uring_register, ring->fd, IORING_REGISTER_BUFFERS, &all, 1) == 0;
+    return 0;
+}
+
+/* Reads the blocks of rows of several tables, `most` at a time, and copies the rows out of them.
+ *
+ * Rows that are neighbours in their list and in a block share a read. Returns 0, or an errno with the table in *failed
+ * and the offset of the block in *at.
+ */
+int zr_read_rows(struct ring *ring, int64_t count, struct rows *tables, int64_t most, int64_t *failed, int64_t *at) {
+    size_t size = 0;
+    int64_t rest = 0, *next = calloc(2 * (size_t)count + 1, sizeof *next), *in_flight_of = next + count;
+    struct slot *slots = calloc(ring->depth, sizeof *slots);
+    unsigned *idle = calloc(ring->depth, sizeof *idle), idle_count = 0, in_flight = 0, unsent = 0, again = 0;
+    int problem = next == NULL || slots == NULL || idle == NULL ? ENOMEM : 0, ring_failed = 0;
+    *failed = *at = 0;
+    for (int64_t t = 0; t < count && !problem; t++) {
+        if ((size_t)tables[t].stride > size) size = (size_t)tables[t].stride;
+        rest += tables[t].count;
+    }
+    if (!problem) problem = make_slots(ring, size);
+    if (most > ring->depth) most = ring->depth;
+    for (unsigned each = 0; each < ring->depth && !problem; each++) idle[idle_count++] = ring->depth - 1 - each;
+    while (1) {
+        unsigned tail = atomic_load_explicit(ring->sq_tail, memory_order_relaxed);
+        for (int64_t t = 0, full = 0; !problem && full < count && (again > 0 || (rest > 0 && in_flight < most));) {
+            unsigned number;
+            if (again > 0) number = (unsigned)ring->again[--again];
+            else {
+                struct rows *table = &tables[t];
+                int64_t first = next[t];
+                if (first == table->count || in_flight_of[t] == table->most) {
+                    full++, t = (t + 1) % count;
+                    continue;
+                }
+                int64_t block = table->ids[table->places[first]] / table->per_block, end = first + 1;
+                while (end < table->count && table->ids[table->places[end]] / table->per_block == block) end++;
+                number = idle[--idle_count];
+                slots[number] = (struct slot){t, first, end, 0};
+                next[t] = end, rest -= end - first;
+                table->reads++, in_flight_of[t]++, in_flight++;
+                full = 0, t = (t + 1) % count;
+            }
+            struct slot *slot = &slots[number];
+            struct rows *table = &tables[slot->table];
+            struct io_uring_sqe *sqe = &ring->sqes[tail & ring->sq_mask];
+            memset(sqe, 0, sizeof *sqe);
+            sqe->opcode = ring->is_registered ? IORING_OP_READ_FIXED : IORING_OP_READ;
+            sqe->fd = table->file;
+            sqe->off = (uint64_t)(table->ids[table->places[slot->first]] / table->per_block * table->stride + slot->done);
+            sqe->addr = (uint64_t)(uintptr_t)(ring->slots + number * ring->slot_size + slot->done);
+            sqe->len = (unsigned)(table->stride - slot->done);
+            sqe->user_data = number;
+            ring->sq_array[tail & ring->sq_mask] = tail & ring->sq_mask;
+            tail++, unsent++;
+        }
+        atomic_store_explicit(ring->sq_tail, tail, memory_order_release);
+        if (in_flight == 0) break;
+        /* Waits for a quarter of the reads while there are more to submit, and for all of them at the end. */
+        unsigned wait = !problem && rest > 0 && in_flight > 3 ? in_flight / 4 : in_flight;
+        int sent = ring_failed ? (usleep(1000), 0) : enter(ring->fd, unsent, wait);
+        if (sent < 0) {
+            if (errno != EINTR && errno != EAGAIN && errno != EBUSY) {
+                /* Nothing was submitted: withdraw the unsent reads, then poll for those that are in flight. */
+                ring_failed = 1;
+                if (!problem) problem = errno;
+                atomic_store_explicit(ring->sq_tail, tail - unsent, memory_order_release);
+                in_flight -= unsent, unsent = 0;
+            }
+            sent = 0;
+        }
+        unsent -= (unsigned)sent;
+        unsigned head = atomic_load_explicit(ring->cq_head, memory_order_relaxed);
+        unsigned end = atomic_load_explicit(ring->cq_tail, memory_order_acquire);
+        for (; head != end; head++) {
+            struct io_uring_cqe *cqe = &ring->cqes[head & ring->cq_mask];
+            unsigned number = (unsigned)cqe->user_data;
+            struct slot *slot = &slots[number];
+            struct rows *table = &tables[slot->table];
+            if (cqe->res > 0) slot->done += cqe->res;
+            if ((cqe->res > 0 && slot->done < table->stride) || cqe->res == -EINTR || cqe->res == -EAGAIN) {
+                if (!problem) {
+                    ring->again[again++] = number;
+                    continue;
+                }
+            } else if (cqe->res <= 0 && !problem) {
+                problem = cqe->res == 0 ? ENODATA : -cqe->res;
+                *failed = slot->table;
+                *at = table->ids[table->places[slot->first]] / table->per_block * table->stride;
+            }
+            for (int64_t i = slot->first; i < slot->end && !problem; i++) {
+                int64_t place = table->places[i], row = table->ids[place] % table->per_block;
+                const unsigned char *from = ring->slots + number * ring->slot_size + row * table->width;
+                memcpy(table->out + place * table->width, from, (size_t)table->width);
+            }
+            idle[idle_count++] = number, in_flight_of[slot->table]--, in_flight--;
+        }
+        atomic_store_explicit(ring->cq_head, head, memory_order_release);
+        if (problem) in_flight -= again, again = 0; /* these are not in flight any more */
+    }
+    free(next);
+    free(slots);
+    free(idle);
     return problem;
 }

@@ -45,6 +45,8 @@ def library() -> ctypes.CDLL:
     loaded.zr_close.restype, loaded.zr_close.argtypes = None, (pointer,)
     loaded.zr_transfer.restype = ctypes.c_int
     loaded.zr_transfer.argtypes = (pointer, ctypes.c_int, int64, pointer, pointer, pointer, pointer, pointer)
+    loaded.zr_read_rows.restype = ctypes.c_int
+    loaded.zr_read_rows.argtypes = (pointer, int64, pointer, int64, pointer, pointer)
     return loaded
 
 

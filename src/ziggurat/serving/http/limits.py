@@ -42,7 +42,7 @@ class ServingLimits:
     ids_per_row: int = 10_000
     depth: int = 16
     queue_rows: int = 20_000
-    overload_wait_s: float = 0.02
+    overload_wait_s: float = 0.05
     batch_rows: int = 2_048
     batch_wait_s: float = 0.0
     deadline_s: float = 5.0

@@ -8,6 +8,7 @@ Shape legend: B rows, F dense features.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from ziggurat.serving.artefact.manifest import Manifest
 from ziggurat.serving.model.given_rows import GivenRows, JoinedRows
 from ziggurat.serving.model.scorer import Floats, Scorer
 from ziggurat.serving.tables.inputs import Ids, Inputs, ids_of
+from ziggurat.serving.tables.lookup import Reading
 
 Ints = npt.NDArray[np.int64]
 
@@ -108,14 +110,16 @@ def encode_by_value(
     return EncodedRequests(size, dense_BF, ids, frozenset(shared), len(sizes), context_of)
 
 
-def predict_requests(scorer: Scorer, requests: Sequence[EncodedRequests]) -> Floats:
-    """Returns the columns (B, C) of the rows of all requests, in their order."""
+def predict_requests(
+    scorer: Scorer, requests: Sequence[EncodedRequests], reading: Reading = contextlib.nullcontext
+) -> Floats:
+    """Returns the columns (B, C) of the rows of all requests, in their order; ``reading`` is that of a look-up."""
     size = sum(each.size for each in requests)
     dense_BF = requests[0].dense_BF if len(requests) == 1 else np.concatenate([each.dense_BF for each in requests])
     ids = {name: Ids.joined([each.ids[name] for each in requests]) for name in scorer.manifest.features}
     shared = frozenset[str]().union(*(each.shared for each in requests))
     places = {name: _places(name, requests) for name in shared}
-    return scorer.columns_of_requests(Inputs(size, dense_BF, ids), places)
+    return scorer.columns_of_requests(Inputs(size, dense_BF, ids), places, reading)
 
 
 def _context_of(places: Iterable[str], sizes: Sequence[int]) -> Ints | None:

@@ -5,6 +5,7 @@ Shape legend: B rows, T labels, C columns of all labels.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from ziggurat.serving.artefact.manifest import TABLES, TRANSFORM, Manifest
 from ziggurat.serving.model.compiled_code import CompiledCode, Runner
 from ziggurat.serving.tables.inputs import Inputs
 from ziggurat.serving.tables.kernels import kernels
-from ziggurat.serving.tables.lookup import Lookup
+from ziggurat.serving.tables.lookup import Lookup, Reading
 from ziggurat.serving.tables.mapped_rows import MappedRows
 from ziggurat.serving.tables.plain_lookup import PlainLookup
 from ziggurat.serving.tables.residence import Residence
@@ -120,14 +121,17 @@ class Scorer:
         predictions_BT, further = predictions(self.manifest, np.concatenate(parts))
         return Scored(encoded.kept_rows, predictions_BT, further, encoded.bad)
 
-    def columns_of_requests(self, inputs: Inputs, places: Mapping[str, Ints]) -> Floats:
+    def columns_of_requests(
+        self, inputs: Inputs, places: Mapping[str, Ints], reading: Reading = contextlib.nullcontext
+    ) -> Floats:
         """Returns the columns (B, C) of rows that share some of their features.
 
         Args:
             inputs: the rows; the ids of the features in ``places`` are those of fewer rows.
             places: feature -> which row of its ids each row has (B,).
+            reading: that of a look-up.
         """
-        rows, masks = self.lookup(inputs)
+        rows, masks = self.lookup(inputs, reading)
         feature_of = self.manifest.feature_of
         for found in (rows, masks):
             for name in found:

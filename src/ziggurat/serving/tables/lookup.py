@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,8 @@ from ziggurat.storage.async_io import TransferError, TransferThread, open_transf
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+Reading = Callable[[], AbstractContextManager[None]]
+"""Makes what is entered while a look-up waits for the disk."""
 READS_OF_A_TABLE, READS_OF_A_LOOKUP = 128, 256
 """Reads that a look-up has in flight at a time: of one table, and altogether."""
 
@@ -116,8 +119,17 @@ class Lookup:
         found._free, found._turn = self._free, self._turn
         return found
 
-    def __call__(self, inputs: Inputs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    @property
+    def reads_disk(self) -> bool:
+        """Whether it says when it waits for a disk."""
+        return bool(self._disk)
+
+    def __call__(self, inputs: Inputs, reading: Reading = nullcontext) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Returns input -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these.
+
+        Args:
+            inputs: the ids.
+            reading: makes what is entered while the disk is read.
 
         Raises:
             TableUnreadable: rows cannot be read from the disk; the message names the table's file.
@@ -127,7 +139,7 @@ class Lookup:
         seen = LookupFigures.of(self._disk)
         try:
             pooled = self._take_pooled(bags, seen)
-            places, held = self._places(bags, seen)
+            places, held = self._places(bags, seen, reading)
         finally:
             if self._disk:
                 self.figures.add(seen)
@@ -193,7 +205,7 @@ class Lookup:
             table.pooled.put(pooled.keys[new], rows[pooled.rows[new]], table.generation)
 
     def _places(
-        self, bags: Mapping[str, _Bags], seen: LookupFigures
+        self, bags: Mapping[str, _Bags], seen: LookupFigures, reading: Reading
     ) -> tuple[dict[str, tuple[Place, Ints | None]], Mapping[str, Wanted]]:
         """Returns where the rows of each feature are, with the ids there, and what holds those that were on disk."""
         places: dict[str, tuple[Place, Ints | None]] = {}
@@ -217,7 +229,7 @@ class Lookup:
         wanted = {
             table: self._disk[table].want(_joined([ids[name] for name in names])) for table, names in asked.items()
         }
-        for (table, place), names in zip(self._read(wanted, seen).items(), asked.values(), strict=True):
+        for (table, place), names in zip(self._read(wanted, seen, reading).items(), asked.values(), strict=True):
             first = 0
             for name in names:
                 count = len(ids[name])
@@ -229,42 +241,30 @@ class Lookup:
             assert first == len(wanted[table].ids)
         return places, wanted
 
-    def _read(self, wanted: Mapping[str, Wanted], seen: LookupFigures) -> dict[str, Place]:
+    def _read(self, wanted: Mapping[str, Wanted], seen: LookupFigures, reading: Reading) -> dict[str, Place]:
         """Reads the missing rows of all tables together; returns where the rows of each table are."""
         for name, each in wanted.items():
             seen.tables[name].misses += len(each.missing)
             seen.tables[name].hits += len(each.ids) - len(each.missing)
-        memory = {name: _aligned(len(each.blocks), self._disk[name].layout.stride) for name, each in wanted.items()}
-        turns = list(self._turns({name: len(each.blocks) for name, each in wanted.items()}))
-        if turns:
+        jobs = {
+            name: self._disk[name].reads(each, self._of_a_table) for name, each in wanted.items() if len(each.missing)
+        }
+        if jobs:
             transfers = self._take()
             began = time.perf_counter()
             try:
-                for turn in turns:
-                    jobs = [self._disk[name].job(wanted[name].blocks[part], memory[name][part]) for name, part in turn]
-                    for (name, part), count in zip(turn, transfers.read_here(jobs), strict=True):
-                        seen.tables[name].reads += count
-                        seen.tables[name].read_bytes += memory[name][part].nbytes
+                with reading():
+                    counts = transfers.read_rows(list(jobs.values()), self._of_a_lookup)
+                for (name, job), count in zip(jobs.items(), counts, strict=True):
+                    seen.tables[name].reads += count
+                    seen.tables[name].read_bytes += count * job.stride
             except TransferError as error:
                 raise self._unreadable(error, seen) from error
             finally:
                 seen.seconds.append(time.perf_counter() - began)
                 with self._turn:
                     self._free.append(transfers)
-        return {name: self._disk[name].fill(each, memory[name]) for name, each in wanted.items()}
-
-    def _turns(self, blocks: Mapping[str, int]) -> Iterator[list[tuple[str, slice]]]:
-        """Divides the reads of all tables into such that may be in flight together."""
-        start = dict.fromkeys(blocks, 0)
-        while any(start[name] < count for name, count in blocks.items()):
-            left, turn = self._of_a_lookup, list[tuple[str, slice]]()
-            for name, count in sorted(blocks.items(), key=lambda each: start[each[0]] - each[1]):  # the longest first
-                some = min(count - start[name], self._of_a_table, left)
-                if some > 0:
-                    turn.append((name, slice(start[name], start[name] + some)))
-                    start[name] += some
-                    left -= some
-            yield turn
+        return {name: self._disk[name].keep(each) for name, each in wanted.items()}
 
     def _take(self) -> TransferThread:
         with self._turn:
@@ -295,11 +295,3 @@ def _bags(entry: TableEntry, name: str, ids: Ids) -> _Bags:
 
 def _address(values: Ints | None) -> int | None:
     return None if values is None else values.ctypes.data
-
-
-def _aligned(count: int, size: int) -> npt.NDArray[np.uint8]:
-    """Returns memory for blocks that begins at a page, as O_DIRECT requires."""
-    page = 4096
-    memory = np.empty(count * size + page, np.uint8)
-    first = -memory.ctypes.data % page
-    return memory[first : first + count * size].reshape(count, size)

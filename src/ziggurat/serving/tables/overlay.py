@@ -121,7 +121,7 @@ class VersionedDiskTable(DiskTable):
         """Does nothing: the file is closed with its last version."""
 
     def want(self, ids_L: Ints) -> Wanted:
-        """Copies rows from the overlay and the cache, and finds out which blocks hold the others."""
+        """Copies rows from the overlay and the cache, and finds out which are to be read."""
         if self._overlay is None:
             return self._base.want(ids_L)
         there, changed = self._overlay.find(ids_L)
@@ -129,11 +129,11 @@ class VersionedDiskTable(DiskTable):
         found = self._base.want(np.ascontiguousarray(ids_L[rest]))
         rows_LW = np.empty((len(ids_L), self.layout.width), np.uint8)
         rows_LW[there], rows_LW[rest] = changed, found.rows
-        return Wanted(ids_L, rows_LW, rest[found.missing], found.blocks, found.block_of)
+        return Wanted(ids_L, rows_LW, rest[found.missing])
 
-    def fill(self, wanted: Wanted, memory: Bytes) -> Place:
+    def keep(self, wanted: Wanted) -> Place:
         """As of a table on disk; rows that were read are kept for all versions of the file."""
-        return self._base.fill(wanted, memory)
+        return self._base.keep(wanted)
 
 
 class OverlaidRows:

@@ -8,6 +8,7 @@ ids, W numbers of a table's row, S positions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ziggurat.serving.artefact.manifest import Manifest, TableEntry
 from ziggurat.serving.tables.inputs import Ids, Inputs
+from ziggurat.serving.tables.lookup import Reading
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -37,7 +39,12 @@ class PlainLookup:
     Args:
         manifest: the export.
         tables: name of a table -> its rows.
+
+    Attributes:
+        reads_disk: whether it says when it waits for a disk.
     """
+
+    reads_disk = False
 
     def __init__(self, manifest: Manifest, tables: Mapping[str, TableRows]) -> None:
         self._manifest, self.tables = manifest, dict(tables)
@@ -46,8 +53,13 @@ class PlainLookup:
         """Returns the look-ups in other versions of the same tables."""
         return PlainLookup(self._manifest, tables)
 
-    def __call__(self, inputs: Inputs) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Returns input -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these."""
+    def __call__(self, inputs: Inputs, reading: Reading = nullcontext) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Returns input -> rows (B, W), or (B, S, W) for a sequence with positions; and the masks of these.
+
+        Args:
+            inputs: the ids.
+            reading: is not entered, as the kernel reads rows of mapped files when they are touched.
+        """
         rows: dict[str, Tensor] = {}
         masks: dict[str, Tensor] = {}
         for name in self._manifest.inputs:

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WAYS = 8, AHEAD = 8, WINDOW = 40, MOST = 255 };
+enum { WAYS = 8, FAR_AHEAD = 16, AHEAD = 8, WINDOW = 40, MOST = 255 };
 
 struct set {
     _Atomic uint32_t sequence, owner; /* odd: being changed; the process that changes it */
@@ -102,17 +102,32 @@ void zs_cache_begin(struct cache *cache, int64_t sets, int64_t width, int64_t st
 
 uint64_t zs_cache_generation(struct cache *cache) { return atomic_load(&cache->generation); }
 
+/* Asks the processor for a row whose set it has by now. */
+static void prefetch_row(struct cache *cache, int64_t id) {
+    int64_t at = set_of(cache, id);
+    struct set *set = set_at(cache, at);
+    uint32_t tag = (uint32_t)(id + 1);
+    for (int way = 0; way < WAYS; way++)
+        if (atomic_load_explicit(&set->tags[way], memory_order_relaxed) == tag) {
+            const uint8_t *row = row_of(cache, at, way);
+            for (int64_t byte = 0; byte < cache->width; byte += 64) __builtin_prefetch(row + byte);
+            __builtin_prefetch(row + cache->width - 1);
+        }
+}
+
 /* Copies the rows of the cache to `out`, one behind the other; returns how many are missing, whose places are listed. */
 int64_t zs_cache_read(struct cache *cache, uint64_t generation, int64_t number, const int64_t *ids, uint8_t *out,
                       int64_t *missing) {
     int64_t lost = 0;
     size_t width = (size_t)cache->width;
     for (int64_t i = 0; i < number; i++) {
-        if (i + AHEAD < number) {
-            __builtin_prefetch(set_at(cache, set_of(cache, ids[i + AHEAD])));
-            __builtin_prefetch((const void *)counter_of(cache, ids[i + AHEAD], 0));
-            __builtin_prefetch((const void *)counter_of(cache, ids[i + AHEAD], 1));
+        if (i + FAR_AHEAD < number) {
+            int64_t later = ids[i + FAR_AHEAD];
+            __builtin_prefetch(set_at(cache, set_of(cache, later)));
+            __builtin_prefetch((const void *)counter_of(cache, later, 0));
+            __builtin_prefetch((const void *)counter_of(cache, later, 1));
         }
+        if (i + AHEAD < number) prefetch_row(cache, ids[i + AHEAD]);
         count(cache, ids[i], 1);
         int64_t at = set_of(cache, ids[i]);
         struct set *set = set_at(cache, at);

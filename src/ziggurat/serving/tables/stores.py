@@ -22,6 +22,7 @@ from ziggurat.serving.tables.pooled_cache import PooledCache
 from ziggurat.serving.tables.row_cache import RowBytesCache
 from ziggurat.serving.tables.shared_memory import SharedMemory
 from ziggurat.storage.async_io import IOJob
+from ziggurat.storage.row_reads import RowReads
 
 Ints = npt.NDArray[np.int64]
 ANY = 1 << 62
@@ -144,17 +145,13 @@ class Wanted:
 
     Attributes:
         ids: the ids of the look-up (L,).
-        rows: their rows (L, W), of which those of ``missing`` are to be filled.
-        missing: places in ``ids``.
-        blocks: the numbers of the groups of blocks that hold them, ascending and distinct.
-        block_of: for each of ``missing``, the place in ``blocks``.
+        rows: their rows (L, W), of which those of ``missing`` are to be read.
+        missing: places in ``ids``, by rising id.
     """
 
     ids: Ints
     rows: Bytes
     missing: Ints
-    blocks: Ints
-    block_of: Ints
 
 
 class DiskTable:
@@ -218,24 +215,22 @@ class DiskTable:
             self.close()
 
     def want(self, ids_L: Ints) -> Wanted:
-        """Copies rows from the cache, and finds out which blocks hold the others."""
+        """Copies rows from the cache, and finds out which are to be read."""
         rows_LW = np.empty((len(ids_L), self.layout.width), np.uint8)
         missing = self.cache.read(ids_L, rows_LW, self.generation)
-        blocks, block_of = np.unique(ids_L[missing] // self.layout.per_block, return_inverse=True)
-        return Wanted(ids_L, rows_LW, missing, blocks, block_of)
+        return Wanted(ids_L, rows_LW, missing[np.argsort(ids_L[missing])])
 
     def job(self, blocks: Ints, memory: Bytes) -> IOJob:
         """Returns the reads of some groups of blocks into memory (blocks, stride)."""
         return IOJob(self.file, blocks * self.layout.stride, memory)
 
-    def fill(self, wanted: Wanted, memory: Bytes) -> Place:
-        """Takes the missing rows out of the blocks that were read, keeps them, and returns the place of all rows."""
+    def reads(self, wanted: Wanted, most: int) -> RowReads:
+        """Returns the reads of the missing rows, of which so many may be in flight."""
+        layout = self.layout
+        return RowReads(self.file, wanted.ids, wanted.missing, wanted.rows, layout.per_block, layout.stride, most)
+
+    def keep(self, wanted: Wanted) -> Place:
+        """Keeps the rows that were read, and returns the place of all."""
         if len(wanted.missing):
-            ids = wanted.ids[wanted.missing]
-            at = ids % self.layout.per_block
-            groups = memory[:, : self.layout.per_block * self.layout.width]
-            groups = groups.reshape(len(memory), self.layout.per_block, self.layout.width)
-            rows = np.ascontiguousarray(groups[wanted.block_of, at])
-            wanted.rows[wanted.missing] = rows
-            self.cache.put(np.ascontiguousarray(ids), rows, self.generation)
+            self.cache.put(wanted.ids[wanted.missing], wanted.rows[wanted.missing], self.generation)
         return Place.of(wanted.rows.ctypes.data, ANY, 0, self.layout.width, self.entry.dim, self._precision)

@@ -2,7 +2,8 @@
 
 While a batch is predicted, requests wait in a queue of bounded length; the next batch takes as many as fit. So batches
 grow with the load, and a lone request does not wait. A request that cannot be answered before its deadline is refused
-at once, by what batches took lately, and one whose deadline passes while it waits is not predicted.
+at once, by what batches took lately, and one whose deadline passes while it waits is not predicted. Where tables are on
+disk there are some threads, of which one computes at a time: while a batch waits for its rows, another begins or ends.
 
 Shape legend: B rows, C columns of all labels.
 """
@@ -26,6 +27,7 @@ import torch
 from ziggurat.core.errors import ZigguratError
 from ziggurat.serving.http.batching.admission import Admission
 from ziggurat.serving.http.batching.encode_batch import encode_batch
+from ziggurat.serving.http.batching.turn import Turn
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused, overloaded
 from ziggurat.serving.http.served_model import ServedModel, Version
@@ -35,6 +37,9 @@ from ziggurat.serving.model.scorer import predictions
 from ziggurat.serving.tables.lookup import TableUnreadable
 
 Floats = npt.NDArray[np.float32]
+_OVERLAPPING, _PART = 3, 0.5
+"""Batches that are on their way where tables are on disk; the rows that wait for another to begin, as a part of those
+of all others."""
 _NICER = 5
 """By how much the thread that predicts is nicer than the event loop."""
 
@@ -103,12 +108,12 @@ class BatchFigures:
 
 
 class Batcher:
-    """Predicts requests with a model, in a thread of its own, with as many threads of torch as the one that makes it.
+    """Predicts requests with a model, in threads of its own, with as many threads of torch as the one that makes it.
 
     Args:
         model: the model; :meth:`replace` exchanges it between two batches.
         limits: the bounds of queue and batches.
-        observe: is told of each batch, in the batcher's thread.
+        observe: is told of each batch, in a thread of the batcher's, of one after another.
 
     Attributes:
         admission: which requests may wait.
@@ -120,12 +125,17 @@ class Batcher:
         self._model, self._limits, self._observe = model, limits, observe
         self._changed = threading.Condition()
         self._queue: deque[_Job] = deque()
-        self._queued_rows = self._busy_rows = 0
+        self._queued_rows = 0
+        self._busy_rows = dict[int, int]()
+        """Thread -> rows of its batch that somebody waits for."""
+        self._next, self._turn, self._ended = threading.Lock(), Turn(self._changed), 0.0
         self.admission = Admission(limits)
         self._closing = False
         self._threads = torch.get_num_threads()
-        self._thread = threading.Thread(target=self._run, name="predict", daemon=True)
-        self._thread.start()
+        count = _OVERLAPPING if model.scorer.lookup.reads_disk else 1
+        self._predicting = [threading.Thread(target=self._run, name="predict", daemon=True) for _ in range(count)]
+        for thread in self._predicting:
+            thread.start()
 
     @property
     def model(self) -> ServedModel:
@@ -160,11 +170,13 @@ class Batcher:
         with self._changed:
             if self._closing:
                 raise overloaded("this server is stopping", 1.0)
-            wait_s = self.admission.admit(now, deadline, rows, self._queued_rows, self._busy_rows)
+            busy_rows = sum(self._busy_rows.values())
+            wait_s = self.admission.admit(now, deadline, rows, self._queued_rows, busy_rows)
             job = _Job(make, rows, deadline, asyncio.get_running_loop().create_future(), is_rank, now)
             self._queue.append(job)
             self._queued_rows += rows
-            self._changed.notify()
+            if self._may_begin():
+                self._changed.notify_all()
         try:
             return await job.answer
         finally:
@@ -173,11 +185,12 @@ class Batcher:
             job.answer.cancel()  # a client that has gone needs none
 
     def close(self) -> None:
-        """Predicts what was admitted, and ends the thread."""
+        """Predicts what was admitted, and ends the threads."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._predicting:
+            thread.join()
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)  # OpenMP counts by thread, and would take one for each core here
@@ -185,7 +198,8 @@ class Batcher:
         while jobs := self._take():
             self._predict_or_refuse(jobs)
             with self._changed:
-                self._busy_rows = 0  # of clients that have gone
+                self._busy_rows[threading.get_ident()] = 0  # of clients that have gone
+                self._turn.end()
 
     def _predict_or_refuse(self, jobs: list[_Job]) -> None:
         """Predicts requests together; if rows of a table cannot be read, each alone, so that others are answered."""
@@ -202,14 +216,16 @@ class Batcher:
             self._settle(dict.fromkeys(jobs, error))
 
     def _take(self) -> list[_Job]:
-        """Waits for requests, and returns those of the next batch; none if there will be no more."""
-        with self._changed:
-            while not self._queue:
-                if self._closing:
+        """Waits for requests and for the turn to predict them; returns those of the next batch, none if there will be
+        no more."""
+        with self._next, self._changed:
+            while not self._may_begin():
+                if self._closing and not self._queue:
                     return []
                 self._changed.wait()
             if self._limits.batch_wait_s:
                 self._wait_for_more()
+            self._turn.begin()
             jobs: list[_Job] = []
             rows = 0
             while self._queue and (not jobs or rows + self._queue[0].rows <= self._limits.batch_rows):
@@ -217,8 +233,15 @@ class Batcher:
                 self._queued_rows -= job.rows
                 jobs.append(job)
                 rows += job.rows
-            self._busy_rows = rows
+            self._busy_rows[threading.get_ident()] = rows
             return jobs
+
+    def _may_begin(self) -> bool:
+        """Whether a batch may begin: rows wait, and not few beside those of batches that have begun.
+
+        Much of what a batch costs does not depend on its size; so what would be one batch is not divided into many.
+        """
+        return bool(self._queue) and self._queued_rows >= _PART * sum(self._busy_rows.values())
 
     def _wait_for_more(self) -> None:
         """Waits until a batch is full, the time for that is over, or a deadline is near."""
@@ -252,12 +275,13 @@ class Batcher:
         if not ready:
             return
         start = time.monotonic()
-        columns_BC = predict_requests(model.scorer, batch.encoded)
+        columns_BC = predict_requests(model.scorer, batch.encoded, self._turn.left)
         found_BT, further = predictions(model.scorer.manifest, columns_BC)
         outputs = _outputs(model, found_BT, further)
         end = time.monotonic()
         rows = len(columns_BC)
-        self.admission.lately.add(rows, end - began)
+        self.admission.lately.add(rows, end - max(began, self._ended))  # batches overlap
+        self._ended = end
         at = 0
         answers: dict[_Job, Answer | Exception] = {}
         for job in ready:
@@ -274,8 +298,9 @@ class Batcher:
 
     def _settle(self, results: Mapping[_Job, Answer | Exception]) -> None:
         """Hands results over; nobody waits for their rows any more, though the batch may still be observed."""
-        with self._changed:
-            self._busy_rows = max(0, self._busy_rows - sum(job.rows for job in results))  # a failure settles all again
+        me = threading.get_ident()
+        with self._changed:  # a failure settles all again
+            self._busy_rows[me] = max(0, self._busy_rows[me] - sum(job.rows for job in results))
         _hand_over(results)
 
 
