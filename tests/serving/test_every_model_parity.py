@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_way_gives_the_same_probabilities(name: str, log: Path) -> None:
     labels = [LABELS["binary"], LABELS["corrected"]]
-    experiment = replace(make_experiment(log, PLAIN, data__labels=labels), model=CONFIGS[name])
+    experiment = make_experiment(log, PLAIN, data__labels=labels).model_copy(update={"model": CONFIGS[name]})
     run = api.train(experiment, log / name, prepared=log / "prepared").run
     export(run, log / f"{name}.export")
     columns = log_columns(ROWS, seed=5)

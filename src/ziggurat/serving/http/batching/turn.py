@@ -18,9 +18,14 @@ class Turn:
         self._changed = changed
         self._is_taken, self._coming_back = False, 0
 
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody has come back and waits for it."""
+        return self._coming_back > 0
+
     def begin(self) -> None:
         """Waits for the turn, behind those who come back to it, and takes it."""
-        while self._is_taken or self._coming_back:
+        while self._is_taken or self.awaited:
             self._changed.wait()
         self._is_taken = True
 
