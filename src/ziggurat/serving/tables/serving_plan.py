@@ -160,7 +160,7 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
                 entry.rows,
                 stride_of(row_bytes(entry.dim, manifest.precision)),
                 entry.rows * row_bytes(entry.dim, in_memory),
-                sum(entry.lookups.get(name, 1.0) for name in entry.features) * _times(entry, options),
+                sum(entry.lookups_of(options.candidates).values()),
                 frequencies.get(entry.name),
             )
         )
@@ -172,16 +172,11 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
     return ServingPlan(manifest, options, tuple(_with_pooled(tables, options)))
 
 
-def _times(entry: TableEntry, options: TableMemory) -> int:
-    """Returns for how many rows a request looks a table up."""
-    return options.candidates if entry.side == "item" else 1
-
-
 def _with_pooled(tables: list[TablePlan], options: TableMemory) -> list[TablePlan]:
     """Divides memory for pooled rows among tables on disk that bags look up, by their look-ups."""
     if not options.pooled_bytes:
         return tables
-    of_bags = [_of_bags(table.entry) * _times(table.entry, options) if table.is_on_disk else 0 for table in tables]
+    of_bags = [_of_bags(table.entry, options.candidates) if table.is_on_disk else 0 for table in tables]
     total = sum(of_bags)
     if not total and any(table.is_on_disk for table in tables):
         raise ConfigError("--pooled-cache: no table on disk has bags of several ids", "leave it out")
@@ -191,6 +186,7 @@ def _with_pooled(tables: list[TablePlan], options: TableMemory) -> list[TablePla
     ]
 
 
-def _of_bags(entry: TableEntry) -> float:
-    """Returns the look-ups of a row that become one with others."""
-    return sum(each for name, each in entry.lookups.items() if each > 1 and name not in entry.positions)
+def _of_bags(entry: TableEntry, candidates: int) -> float:
+    """Returns the look-ups of a request that become one with others."""
+    several = {name for name, each in entry.lookups.items() if each > 1}.difference(entry.positions)
+    return sum(each for name, each in entry.lookups_of(candidates).items() if name in several)
