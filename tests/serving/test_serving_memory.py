@@ -207,6 +207,24 @@ def test_memory_that_does_not_suffice_is_refused_with_what_does(exports: dict[st
         CliRunner().invoke(app, ["plan"], catch_exceptions=False)
 
 
+def test_what_a_context_gives_is_looked_up_once_also_in_a_table_of_the_candidates(exports: dict[str, Path]) -> None:
+    manifest = Manifest.read(exports["int8"])
+    assert "history" in manifest.user_columns
+    assert "item" not in manifest.user_columns
+    entry = manifest.table_of["history"]
+    assert (entry, entry.side) == (manifest.table_of["item"], "item")
+    lookups = {
+        count: next(
+            table.placed.demand.lookups
+            for table in plan_tables(exports["int8"], manifest, TableMemory(120_000, candidates=count)).tables
+            if table.entry == entry
+        )
+        for count in (1, 50)
+    }
+    assert lookups[1] == pytest.approx(1 + entry.lookups["history"])
+    assert lookups[50] == pytest.approx(50 + entry.lookups["history"])
+
+
 def test_a_plan_says_and_draws_what_lies_where(exports: dict[str, Path], tmp_path: Path) -> None:
     command = ["plan", "--serving", str(exports["int8"]), "--memory", "80kB", "--candidates", "50", "--qps", "200"]
     found = CliRunner().invoke(app, [*command, "--json"])

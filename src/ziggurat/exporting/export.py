@@ -290,7 +290,6 @@ def _tables(
                     for name in spec.features
                     if name in pooling
                 },
-                context_inputs=tuple(f"{prefix}{name}" for name in spec.features if name in of_user),
             )
             found.append(LiveTable(entry, live[spec.name], checkpoint))
     return found

@@ -35,6 +35,26 @@ static int enter(int fd, unsigned submit, unsigned wait) {
     return (int)syscall(__NR_io_uring_enter, fd, submit, wait, IORING_ENTER_GETEVENTS, NULL, 0);
 }
 
+/* Submits requests and waits for some of those in flight; returns an errno if the ring fails, after which it polls.
+ *
+ * Then nothing was submitted: the unsent requests are withdrawn, and those that are in flight still end.
+ */
+static int submit(struct ring *ring, unsigned tail, unsigned wait, unsigned *unsent, unsigned *in_flight,
+                  int *ring_failed) {
+    int sent = *ring_failed ? (usleep(1000), 0) : enter(ring->fd, *unsent, wait);
+    if (sent >= 0) {
+        *unsent -= (unsigned)sent;
+        return 0;
+    }
+    if (errno == EINTR || errno == EAGAIN || errno == EBUSY) return 0;
+    int problem = errno;
+    *ring_failed = 1;
+    atomic_store_explicit(ring->sq_tail, tail - *unsent, memory_order_release);
+    *in_flight -= *unsent;
+    *unsent = 0;
+    return problem;
+}
+
 void zr_close(struct ring *ring) {
     if (ring == NULL) return;
     if (ring->sqes) munmap(ring->sqes, ring->sqes_size);
@@ -119,21 +139,8 @@ int zr_transfer(struct ring *ring, int writing, int64_t count, const int32_t *fi
         if (in_flight == 0) break;
         /* Waits for a quarter of the ring while there is more to submit, and for all of it at the end. */
         unsigned wait = (!problem && next < count && in_flight > ring->depth / 4) ? ring->depth / 4 : in_flight;
-        int sent = ring_failed ? (usleep(1000), 0) : enter(ring->fd, unsent, wait > 0 ? wait : 1);
-        if (sent < 0) {
-            if (errno == EINTR || errno == EAGAIN || errno == EBUSY) sent = 0;
-            else {
-                /* Nothing was submitted: withdraw the unsent requests, then poll for those that are in flight. */
-                ring_failed = 1;
-                if (!problem) problem = errno, *failed = next > 0 ? next - 1 : 0;
-                atomic_store_explicit(ring->sq_tail, tail - unsent, memory_order_release);
-                in_flight -= unsent;
-                unsent = 0;
-                if (in_flight == 0) break;
-                sent = 0;
-            }
-        }
-        unsent -= (unsigned)sent;
+        int error = submit(ring, tail, wait > 0 ? wait : 1, &unsent, &in_flight, &ring_failed);
+        if (error && !problem) problem = error, *failed = next > 0 ? next - 1 : 0;
         unsigned head = atomic_load_explicit(ring->cq_head, memory_order_relaxed);
         unsigned end = atomic_load_explicit(ring->cq_tail, memory_order_acquire);
         for (; head != end; head++) {
@@ -239,18 +246,8 @@ int zr_read_rows(struct ring *ring, int64_t count, struct rows *tables, int64_t 
         if (in_flight == 0) break;
         /* Waits for a quarter of the reads while there are more to submit, and for all of them at the end. */
         unsigned wait = !problem && rest > 0 && in_flight > 3 ? in_flight / 4 : in_flight;
-        int sent = ring_failed ? (usleep(1000), 0) : enter(ring->fd, unsent, wait);
-        if (sent < 0) {
-            if (errno != EINTR && errno != EAGAIN && errno != EBUSY) {
-                /* Nothing was submitted: withdraw the unsent reads, then poll for those that are in flight. */
-                ring_failed = 1;
-                if (!problem) problem = errno;
-                atomic_store_explicit(ring->sq_tail, tail - unsent, memory_order_release);
-                in_flight -= unsent, unsent = 0;
-            }
-            sent = 0;
-        }
-        unsent -= (unsigned)sent;
+        int error = submit(ring, tail, wait, &unsent, &in_flight, &ring_failed);
+        if (error && !problem) problem = error;
         unsigned head = atomic_load_explicit(ring->cq_head, memory_order_relaxed);
         unsigned end = atomic_load_explicit(ring->cq_tail, memory_order_acquire);
         for (; head != end; head++) {

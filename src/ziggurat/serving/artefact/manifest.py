@@ -83,8 +83,6 @@ class TableEntry:
         divides: whether a mean is the sum divided by the number of rows, as torch computes it; if not, it is the sum
             times one over that number, as FBGEMM does. The two differ in the last bit.
         lookups: input -> rows that a row of the training data looked up for it on average, as far as that is known.
-        context_inputs: those of ``features`` that a request gives once for all its candidates. Empty in exports of
-            earlier versions.
     """
 
     name: str
@@ -97,12 +95,6 @@ class TableEntry:
     side: Side
     divides: bool = False
     lookups: dict[str, float] = field(default_factory=dict[str, float])
-    context_inputs: tuple[str, ...] = ()
-
-    def lookups_of(self, candidates: int) -> dict[str, float]:
-        """Returns input -> rows that a request looks up for it."""
-        times = {name: 1 if self.side == "user" or name in self.context_inputs else candidates for name in self.features}
-        return {name: self.lookups.get(name, 1.0) * count for name, count in times.items()}
 
     def layout(self, precision: Precision) -> PackedRows:
         """Returns where its rows are in the file."""

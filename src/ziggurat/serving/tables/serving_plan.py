@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ziggurat.core.digests import each_tensor
 from ziggurat.core.errors import ConfigError
+from ziggurat.features.saved_transform import SavedTransform
 from ziggurat.serving.artefact.damage import DAMAGED
-from ziggurat.serving.artefact.manifest import STATISTICS_FILE, Manifest, TableEntry
+from ziggurat.serving.artefact.manifest import STATISTICS_FILE, TRANSFORM, Manifest, TableEntry
 from ziggurat.serving.artefact.row_codec import row_bytes
 from ziggurat.serving.tables.lookup import READS_OF_A_LOOKUP, READS_OF_A_TABLE
 from ziggurat.serving.tables.placement import Demand, Frequencies, Placed, place
@@ -151,6 +153,8 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
         for name, counts_R in each_tensor(folder / STATISTICS_FILE, stored.checksum, DAMAGED, names=rows):
             frequencies[name] = Frequencies.of(counts_R) if len(counts_R) == rows[name] else None
             del counts_R  # before those of the next table are read
+    of_context = _context_inputs(folder, manifest)
+    lookups = {entry.name: _lookups(entry, of_context, options.candidates) for entry in manifest.tables}
     demands: list[Demand] = []
     for entry in manifest.tables:
         in_memory = "fp32" if options.dequantise else manifest.precision
@@ -160,7 +164,7 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
                 entry.rows,
                 stride_of(row_bytes(entry.dim, manifest.precision)),
                 entry.rows * row_bytes(entry.dim, in_memory),
-                sum(entry.lookups_of(options.candidates).values()),
+                sum(lookups[entry.name].values()),
                 frequencies.get(entry.name),
             )
         )
@@ -169,14 +173,33 @@ def plan_tables(folder: Path, manifest: Manifest, options: TableMemory) -> Servi
         TablePlan(entry, entry.layout(manifest.precision).bytes, each)
         for entry, each in zip(manifest.tables, placed, strict=True)
     ]
-    return ServingPlan(manifest, options, tuple(_with_pooled(tables, options)))
+    return ServingPlan(manifest, options, tuple(_with_pooled(tables, options, lookups)))
 
 
-def _with_pooled(tables: list[TablePlan], options: TableMemory) -> list[TablePlan]:
+def _context_inputs(folder: Path, manifest: Manifest) -> set[str]:
+    """Returns the inputs that a request gives once for all its candidates, also where they share a table with others.
+
+    Raises:
+        DataError: the transform is damaged.
+    """
+    features = SavedTransform.open(folder / TRANSFORM).features
+    of_user = {each.name for each in features if set(manifest.user_columns).issuperset(each.log_columns)}
+    return {name for name in manifest.inputs if manifest.feature_of[name] in of_user}
+
+
+def _lookups(entry: TableEntry, of_context: Collection[str], candidates: int) -> dict[str, float]:
+    """Returns input -> rows of a table that a request looks up for it."""
+    once = entry.features if entry.side == "user" else of_context
+    return {name: entry.lookups.get(name, 1.0) * (1 if name in once else candidates) for name in entry.features}
+
+
+def _with_pooled(
+    tables: list[TablePlan], options: TableMemory, lookups: Mapping[str, Mapping[str, float]]
+) -> list[TablePlan]:
     """Divides memory for pooled rows among tables on disk that bags look up, by their look-ups."""
     if not options.pooled_bytes:
         return tables
-    of_bags = [_of_bags(table.entry, options.candidates) if table.is_on_disk else 0 for table in tables]
+    of_bags = [_of_bags(table.entry, lookups[table.entry.name]) if table.is_on_disk else 0 for table in tables]
     total = sum(of_bags)
     if not total and any(table.is_on_disk for table in tables):
         raise ConfigError("--pooled-cache: no table on disk has bags of several ids", "leave it out")
@@ -186,7 +209,7 @@ def _with_pooled(tables: list[TablePlan], options: TableMemory) -> list[TablePla
     ]
 
 
-def _of_bags(entry: TableEntry, candidates: int) -> float:
+def _of_bags(entry: TableEntry, lookups: Mapping[str, float]) -> float:
     """Returns the look-ups of a request that become one with others."""
     several = {name for name, each in entry.lookups.items() if each > 1}.difference(entry.positions)
-    return sum(each for name, each in entry.lookups_of(candidates).items() if name in several)
+    return sum(each for name, each in lookups.items() if name in several)
