@@ -66,6 +66,14 @@ class Held:
         while not self.began.acquire(blocking=False):
             await asyncio.sleep(0.001)
 
+    async def took(self, rows: list[dict[str, Any]], seconds: float) -> None:
+        """Predicts a request for so long that a row is known to take its part of it."""
+        asked = self.ask(rows)
+        await self.busy()
+        await asyncio.sleep(seconds)
+        self.let()
+        await asked
+
     def let(self, batches: int = 1) -> None:
         self.go.release(batches)
 
@@ -138,11 +146,7 @@ def test_a_request_whose_deadline_passes_while_it_waits_is_not_predicted(export:
 def test_a_request_that_would_wait_longer_than_it_may_is_refused_at_once(export: Exported) -> None:
     async def test() -> None:
         held = Held(export)
-        first = held.ask(export.rows[:1])
-        await held.busy()
-        await asyncio.sleep(0.2)  # so long does a row take
-        held.let()
-        await first
+        await held.took(export.rows[:1], 0.2)
         second = held.ask(export.rows[:50])
         await held.busy()
         with pytest.raises(HttpRefused, match="the rows that wait take another") as refused:
@@ -182,11 +186,7 @@ def test_many_rows_are_not_taken_for_as_many_requests_of_one(export: Exported) -
 
     async def test() -> None:
         held = Held(export)
-        first = held.ask(export.rows[:1])
-        await held.busy()
-        await asyncio.sleep(0.2)
-        held.let()
-        await first
+        await held.took(export.rows[:1], 0.2)
         second = held.ask(export.rows[:1])
         await held.busy()
         third = held.ask(export.rows[:40], 5.0)
@@ -288,11 +288,7 @@ def test_admission_takes_a_burst_and_keeps_the_queue_of_an_overload_short() -> N
 def test_an_overloaded_batcher_says_so_and_admits_who_need_not_queue(export: Exported) -> None:
     async def test() -> None:
         held = Held(export, ServingLimits(overload_wait_s=0.05))
-        first = held.ask(export.rows[:1])
-        await held.busy()
-        await asyncio.sleep(0.2)  # so long does a row take
-        held.let()
-        await first
+        await held.took(export.rows[:1], 0.2)
         second = held.ask(export.rows[:1])
         await held.busy()
         third = held.ask(export.rows[:1])
