@@ -170,8 +170,7 @@ class Batcher:
         with self._changed:
             if self._closing:
                 raise overloaded("this server is stopping", 1.0)
-            busy_rows = sum(self._busy_rows.values())
-            wait_s = self.admission.admit(now, deadline, rows, self._queued_rows, busy_rows)
+            wait_s = self.admission.admit(now, deadline, rows, self._queued_rows, self._begun_rows)
             job = _Job(make, rows, deadline, asyncio.get_running_loop().create_future(), is_rank, now)
             self._queue.append(job)
             self._queued_rows += rows
@@ -236,12 +235,17 @@ class Batcher:
             self._busy_rows[threading.get_ident()] = rows
             return jobs
 
+    @property
+    def _begun_rows(self) -> int:
+        """Rows of all batches that have begun, that somebody waits for."""
+        return sum(self._busy_rows.values())
+
     def _may_begin(self) -> bool:
         """Whether a batch may begin: rows wait, and not few beside those of batches that have begun.
 
         Much of what a batch costs does not depend on its size; so what would be one batch is not divided into many.
         """
-        return bool(self._queue) and self._queued_rows >= _PART * sum(self._busy_rows.values())
+        return bool(self._queue) and self._queued_rows >= _PART * self._begun_rows
 
     def _wait_for_more(self) -> None:
         """Waits until a batch is full, the time for that is over, or a deadline is near."""
