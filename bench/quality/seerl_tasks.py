@@ -55,7 +55,7 @@ class Task:
                 "seed": seed,
             },
             "selection": {"members": MEMBERS, "diversity": (1.0,), "episodes": episodes},
-            "evaluation": {"episodes": episodes, "sweep": WEIGHTS},
+            "evaluation": {"episodes": episodes, "sweep": WEIGHTS if schedule == "cyclical" else ()},
         }
 
 
@@ -71,7 +71,11 @@ TASKS = (
     Task("hopper", "mujoco", "Hopper-v5", 300_000, 3e-4, _MUJOCO, normalise=True),
     Task("walker2d", "mujoco", "Walker2d-v5", 300_000, 3e-4, _MUJOCO, normalise=True),
 )
-QUICK = Task("cartpole", "classic", "CartPole-v1", 384, 1e-3, {"n_steps": 16, "batch_size": 32, "n_epochs": 2}, 4)
+_QUICK = {"n_steps": 16, "batch_size": 32, "n_epochs": 2}
+QUICK = (
+    Task("cartpole", "classic", "CartPole-v1", 384, 1e-3, _QUICK, 4),
+    Task("acrobot", "classic", "Acrobot-v1", 384, 1e-3, _QUICK, 4),
+)
 
 METHODS = ("seerl", "plain", "independent")
 """The trainings: in cycles; with a constant rate; several of it with a share of the steps each."""
@@ -89,7 +93,7 @@ def trained(folder: Path, name: str, seed: int, method: str, episodes: int, quic
     import torch
 
     torch.set_num_threads(1)
-    task = QUICK if quick else next(each for each in TASKS if each.name == name)
+    task = next(each for each in (QUICK if quick else TASKS) if each.name == name)
     run = folder / f"{name}-{seed}-{method}"
     found = (
         _independent(run, task, seed, episodes) if method == "independent" else _one(run, task, seed, method, episodes)
