@@ -105,7 +105,8 @@ def _run(context: Context) -> Result:
         "bytes are those of weights and maps of the tables that are made smaller.",
         "lead: NE of the best other encoder, by its mean on test rows, less that of the better of ours, which is "
         "chosen by its mean on validation rows; lead_apart: 1 if the intervals of the two do not overlap. "
-        "cce has our proxy, coordinates and weights, which are not its authors'; lead_without_cce leaves it out.",
+        "cce clusters the table of our proxy while that trains, by our coordinates and weights, not its authors'; "
+        "helper clusters it once, afterwards; lead_without_cce leaves both out.",
         "look-up: values are looked up when data is prepared or requests arrive, never in a step; the share is that of "
         "a table's values in the seconds of a step of the generated log, whose trainings ran beside each other",
         cases.commits,
@@ -171,7 +172,10 @@ def _figures(log: Log, outcomes: Outcomes) -> list[Figure]:
         others = [name for name in names if name not in OURS]
         if ratio == 1:
             continue
-        for figure, rivals in (("lead", others), ("lead_without_cce", [name for name in others if name != "cce"])):
+        for figure, rivals in (
+            ("lead", others),
+            ("lead_without_cce", [name for name in others if name not in {"cce", "helper"}]),
+        ):
             figures += _lead(f"{log.name} {ratio}x {figure}", log, outcomes, ratio, rivals)
     return figures
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pydantic
 import pytest
 from threadpoolctl import threadpool_limits
 
@@ -281,6 +282,18 @@ def test_a_compact_map_cannot_be_continued() -> None:
     compact, _ = LearnedHashConfig(rows=50, private_rows=10, map="compact").fit_with_proxy(counts, proxy)
     with pytest.raises(ConfigError, match="a compact map, which does not know which values it has"):
         LearnedHashConfig(rows=50, private_rows=10).fit_with_proxy(counts, proxy, compact)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"compose": "residual", "clusterings": 1}, "only codes with a helper have them; compose is residual"),
+        ({"clusterings": 4, "proxy_passes": 4}, "received 4 for 4 proxy_passes; the proxy must learn after the last"),
+    ],
+)
+def test_clusterings_are_of_helpers_and_before_the_last_pass(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=message):
+        ClusteredCodesConfig(rows=20, **settings)
 
 
 def test_a_map_of_ten_million_values(tmp_path: Path) -> None:

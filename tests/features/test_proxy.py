@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import threading
 from pathlib import Path
@@ -20,11 +21,15 @@ from ziggurat.features.encoders.compressed.mapped import MappedEncoder
 from ziggurat.features.matching import FittedTables, difference, match_rows
 from ziggurat.features.preparation.prepare import prepare
 from ziggurat.features.preparation.proxy import training
-from ziggurat.features.preparation.proxy.factorisation import Factorisation, Rows, logit_coordinates
+from ziggurat.features.preparation.proxy.factorisation import NO_ROW, Factorisation, Rows, logit_coordinates
 from ziggurat.features.saved_transform import SavedTransform
 
 KINDS, USERS, ITEMS = 3, 60, 90
 LEARNED = {"name": "learned_hash", "rows": 2 + KINDS, "proxy_dim": 4}
+CLUSTERED = {
+    "name": "clustered_codes", "compose": "helper", "rows": 2 + 2 * 12, "proxy_dim": 4, "clusterings": 6
+}  # fmt: skip
+"""Codes that are found while the proxy trains."""
 
 
 @pytest.fixture(autouse=True)
@@ -73,21 +78,23 @@ def test_the_step_follows_the_gradient() -> None:
         np.array([1, 0, 1], np.float32),
         np.array([1, 2, 1], np.float32),
     )
-    for logistic in (True, False):
-        model = Factorisation(random.standard_normal((5, 4)).astype(np.float32), np.zeros((5, 4), np.float32), logistic)
-        before = model.weights_VE.copy()
+    shared = np.array([[0, NO_ROW], [1, 2], [1, 3], [4, NO_ROW], [3, 2]])
+    for logistic, rows_VC in itertools.product((True, False), (None, shared)):
+        weights, squares = random.standard_normal((5, 4)).astype(np.float32), np.zeros((5, 4), np.float32)
+        model = Factorisation(weights, squares, logistic, rows_VC)
+        before = model.weights_RE.copy()
         numeric = np.zeros((5, 4))
         for place in np.ndindex(5, 4):
             for sign in (1, -1):
-                model.weights_VE = before.copy()
-                model.weights_VE[place] += sign * 1e-2
+                model.weights_RE = before.copy()
+                model.weights_RE[place] += sign * 1e-2
                 numeric[place] += sign * float((model.losses(rows) * rows.importance_B).sum()) / 2e-2
-        model.weights_VE = before.copy()
+        model.weights_RE = before.copy()
         model.step(rows, rate=0.0, decay=0.0)
-        np.testing.assert_allclose(np.sqrt(model.squares_VE), np.abs(numeric), rtol=0.02, atol=0.01)
-        model.squares_VE[:] = 1
+        np.testing.assert_allclose(np.sqrt(model.squares_RE), np.abs(numeric), rtol=0.02, atol=0.01)
+        model.squares_RE[:] = 1
         model.step(rows, rate=1e-3, decay=0.0)
-        assert (np.sign(before - model.weights_VE) == np.sign(numeric))[np.abs(numeric) > 0.05].all()
+        assert (np.sign(before - model.weights_RE) == np.sign(numeric))[np.abs(numeric) > 0.05].all()
 
 
 def test_a_preparation_waits_for_the_proxy_that_another_trains(log: Path) -> None:
@@ -159,8 +166,28 @@ def test_the_map_does_not_depend_on_how_rows_are_divided(
     assert _files(_prepared(log, "divided")) == whole
 
 
-def test_a_stopped_proxy_resumes_after_its_last_pass(log: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _files(_prepared(log, "whole"))
+def test_codes_that_are_found_while_training_tell_kinds_apart(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy has twelve rows of clusters and twelve by hash for sixty users."""
+
+    def purity(name: str) -> float:
+        encoder = SavedTransform.open(_prepared(log, name, _experiment(log, CLUSTERED)) / "encoders").encoder("user")
+        users = np.arange(USERS)
+        clusters = encoder.transform(pa.array(users))[:, 0]
+        counts = np.zeros((encoder.rows, KINDS))
+        np.add.at(counts, (clusters, users % KINDS), 1)
+        return counts.max(axis=1).sum() / USERS
+
+    clustered = purity("clustered")
+    shutil.rmtree(training.cache_folder())
+    monkeypatch.setattr(training, "cluster_all", lambda *arguments: None)
+    assert clustered > 0.9 > 0.8 > purity("drawn")
+
+
+@pytest.mark.parametrize("encoder", [LEARNED, CLUSTERED], ids=["a row each", "shared rows"])
+def test_a_stopped_proxy_resumes_after_its_last_pass(
+    log: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, encoder: dict[str, Any]
+) -> None:
+    whole = _files(_prepared(log, "whole", _experiment(log, encoder)))
     cache.rename(log / "first")
     taken: list[int] = []
     saving = training._save_pass
@@ -173,8 +200,8 @@ def test_a_stopped_proxy_resumes_after_its_last_pass(log: Path, cache: Path, mon
 
     monkeypatch.setattr(training, "_save_pass", stop)
     with pytest.raises(KeyboardInterrupt):
-        _prepared(log, "stopped")
-    assert _files(_prepared(log, "stopped")) == whole
+        _prepared(log, "stopped", _experiment(log, encoder))
+    assert _files(_prepared(log, "stopped", _experiment(log, encoder))) == whole
 
 
 def test_another_ratio_takes_the_proxy_from_the_cache(log: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

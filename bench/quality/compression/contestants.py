@@ -112,7 +112,8 @@ CONTESTANTS: tuple[Contestant, ...] = (
     Contestant("double_hash", False, _double_hash),
     Contestant("quotient_remainder", False, _quotient_remainder),
     Contestant("lsh", False, _learned("lsh", range(4, 8), 1, 1)),
-    Contestant("cce", False, _learned("clustered_codes", range(4, 8), 1, 1, compose="helper")),
+    Contestant("helper", False, _learned("clustered_codes", range(4, 8), 1, 1, compose="helper")),
+    Contestant("cce", False, _learned("clustered_codes", range(4, 8), 1, 1, compose="helper", clusterings=4)),
     Contestant("learned_hash", True, _learned("learned_hash", range(4, 8), 1, 1)),
     Contestant("residual", True, _learned("clustered_codes", range(2, 6), 2, 0, compose="residual")),
 )

@@ -49,11 +49,14 @@ class ProxySettings:
         dim: numbers of a value's vector.
         seed: seed of its initial weights and of the order of rows.
         passes: the most passes over the training rows.
+        clusterings: after how many of the first passes the values of composed tables are clustered; 0: each value has
+            a row of its own.
     """
 
     dim: int
     seed: int
     passes: int
+    clusterings: int = 0
 
 
 @dataclass(frozen=True, slots=True)

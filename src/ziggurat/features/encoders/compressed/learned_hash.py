@@ -154,14 +154,33 @@ class ClusteredCodesConfig(LearnedMapSettings):
     """Gives each value several rows, which are summed, by codes that clusters of the proxy's vectors teach.
 
     ``helper`` is the composition of Clustered Compositional Embeddings (arXiv 2210.05974, section 3): the row of the
-    cluster, and one by hash. There the table itself is clustered every so often while the model trains; here the codes
-    are fixed when the data is prepared, and those vectors are the proxy's. ``residual`` clusters what the first code
+    cluster, and one by hash. There the model's table is clustered every so often while it trains. With ``clusterings``
+    the proxy's is; the model then begins with the codes that were found last. ``residual`` clusters what the first code
     leaves over; ``product`` clusters each half of the coordinates.
     """
 
     name: Literal["clustered_codes"] = "clustered_codes"
     compose: Literal["helper", "residual", "product"] = "helper"
     """Which codes a value has."""
+    clusterings: int = pydantic.Field(default=0, ge=0)
+    """``helper`` alone: after how many of its first passes the proxy's values are clustered. Its table has the rows of
+    this encoder then, and is clustered while it trains. 0: the proxy has a row for each value, and they are clustered
+    once, when it is trained."""
+
+    @property
+    def proxy(self) -> ProxySettings:
+        return ProxySettings(self.proxy_dim, self.seed, self.proxy_passes, self.clusterings)
+
+    @pydantic.model_validator(mode="after")
+    def _clusterings_of_helpers(self) -> Self:
+        if self.clusterings and self.compose != "helper":
+            raise ValueError(f"clusterings: only codes with a helper have them; compose is {self.compose}")
+        if self.clusterings >= self.proxy_passes:
+            raise ValueError(
+                f"clusterings: received {self.clusterings} for {self.proxy_passes} proxy_passes; the proxy must learn "
+                "after the last one"
+            )
+        return self
 
     @property
     def how(self) -> How:

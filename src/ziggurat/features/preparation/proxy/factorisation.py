@@ -5,7 +5,8 @@ and of the scalar products of each pair of their vectors. The optimizer is that 
 
 numpy sums in the order of the arrays on one thread, so that a training has the same bits for any number of threads.
 
-Shape legend: V inputs of the model, D numbers of a vector, B rows, L looked-up inputs of these rows.
+Shape legend: V inputs of the model, R rows of its weights, D numbers of a vector, E = D + 1, B rows of data, L
+looked-up inputs of these, C rows of weights of an input at most.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ BIAS = 0
 _INIT = 0.1
 _START = 1.0
 """What Adagrad's sums of squares begin at, so that first steps are small."""
+NO_ROW = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +75,47 @@ class Factorisation:
     """The weights of the model, and Adagrad's sums.
 
     Attributes:
-        weights_VE: float32 (V, D + 1): the vector of each input, then its weight.
-        squares_VE: the sum of squared gradients of each number.
+        weights_RE: float32 (R, D + 1): a vector, then a weight.
+        squares_RE: the sum of squared gradients of each number.
         logistic: whether labels are probabilities; if not, they are numbers of mean 0 and deviation 1.
+        rows_VC: the rows whose sum each input has, :data:`NO_ROW` after its last one; None: a row for each input.
     """
 
-    weights_VE: Floats
-    squares_VE: Floats
+    weights_RE: Floats
+    squares_RE: Floats
     logistic: bool
+    rows_VC: Ints | None = None
 
     @classmethod
-    def initial(cls, keys_V: npt.NDArray[np.uint64], dim: int, seed: int, *, logistic: bool) -> Factorisation:
-        """Returns the model with initial vectors that follow from each input's key, and weights of 0."""
-        weights_VE = np.zeros((len(keys_V), dim + 1), np.float32)
+    def initial(
+        cls, keys_R: npt.NDArray[np.uint64], dim: int, seed: int, rows_VC: Ints | None = None, *, logistic: bool
+    ) -> Factorisation:
+        """Returns the model with initial vectors that follow from each row's key, and weights of 0."""
+        weights_RE = np.zeros((len(keys_R), dim + 1), np.float32)
         for column in range(dim):
-            unit = to_unit_interval(hash_integers(keys_V.view(np.int64), seed * 64 + column))
-            weights_VE[:, column] = (unit - 0.5) * (2 * _INIT)
-        return cls(weights_VE, np.full_like(weights_VE, _START), logistic)
+            unit = to_unit_interval(hash_integers(keys_R.view(np.int64), seed * 64 + column))
+            weights_RE[:, column] = (unit - 0.5) * (2 * _INIT)
+        return cls(weights_RE, np.full_like(weights_RE, _START), logistic, rows_VC)
+
+    def vectors(self, inputs_L: Ints) -> Floats:
+        """Returns the vectors and weights of inputs, (L, E)."""
+        if self.rows_VC is None:
+            return self.weights_RE[inputs_L]
+        rows_LC = self.rows_VC[inputs_L]
+        x_LE = self.weights_RE[rows_LC[:, 0]]
+        for rows_L in rows_LC.T[1:]:
+            has = rows_L != NO_ROW
+            x_LE[has] += self.weights_RE[rows_L[has]]
+        return x_LE
+
+    def start_anew(self, rows: slice, weights_NE: Floats) -> None:
+        """Gives rows other weights, and Adagrad's sums that they had at first."""
+        self.weights_RE[rows] = weights_NE
+        self.squares_RE[rows] = _START
 
     def sums(self, rows: Rows) -> tuple[Floats, Floats, Floats]:
         """Returns the weighted numbers of each input, (L, E); their sums by row, (B, E); and the logits, (B,)."""
-        x_LE = self.weights_VE[rows.inputs_L] * rows.weights_L[:, None]
+        x_LE = self.vectors(rows.inputs_L) * rows.weights_L[:, None]
         sums_BE = np.add.reduceat(x_LE, rows.starts_B, axis=0)
         squares_B = np.add.reduceat((x_LE[:, :-1] ** 2).sum(axis=1), rows.starts_B)
         logits_B = sums_BE[:, -1] + 0.5 * ((sums_BE[:, :-1] ** 2).sum(axis=1) - squares_B)
@@ -122,15 +144,24 @@ class Factorisation:
         by_input_LE = sums_BE[row_L] - x_LE
         by_input_LE[:, -1] = 1.0
         gradients_LE = by_input_LE * (errors_B[row_L] * rows.weights_L)[:, None]
+        touched_L, gradients_LE = self._by_row(rows.inputs_L, gradients_LE)
         if decay:
-            gradients_LE += decay * self.weights_VE[rows.inputs_L]
-        order = np.argsort(rows.inputs_L, kind="stable")
-        ordered = rows.inputs_L[order]
+            gradients_LE += decay * self.weights_RE[touched_L]
+        order = np.argsort(touched_L, kind="stable")
+        ordered = touched_L[order]
         first = np.flatnonzero(np.concatenate([np.ones(1, np.bool_), ordered[1:] != ordered[:-1]]))
         touched, gradients_UE = ordered[first], np.add.reduceat(gradients_LE[order], first, axis=0)
-        squares_UE = self.squares_VE[touched] + gradients_UE**2
-        self.squares_VE[touched] = squares_UE
-        self.weights_VE[touched] -= rate * gradients_UE / np.sqrt(squares_UE)
+        squares_UE = self.squares_RE[touched] + gradients_UE**2
+        self.squares_RE[touched] = squares_UE
+        self.weights_RE[touched] -= rate * gradients_UE / np.sqrt(squares_UE)
+
+    def _by_row(self, inputs_L: Ints, gradients_LE: Floats) -> tuple[Ints, Floats]:
+        """Returns rows and their gradients, from those of inputs: each row of an input has the input's."""
+        if self.rows_VC is None:
+            return inputs_L, gradients_LE
+        rows_LC = self.rows_VC[inputs_L]
+        has_LC = rows_LC != NO_ROW
+        return rows_LC[has_LC], gradients_LE[np.nonzero(has_LC)[0]]
 
 
 def logit_coordinates(model: Factorisation, rows: Rows, start: int, stop: int) -> Floats:
@@ -152,10 +183,10 @@ def logit_coordinates(model: Factorisation, rows: Rows, start: int, stop: int) -
     others_LE *= rows.weights_L[mine][:, None]
     moments_EE = others_LE.T @ others_LE / max(1, len(mine))
     if not len(mine):
-        moments_EE = np.eye(model.weights_VE.shape[1])
+        moments_EE = np.eye(model.weights_RE.shape[1])
     values_E, vectors_EE = np.linalg.eigh(moments_EE)
     root_EE = (vectors_EE * np.sqrt(np.maximum(values_E, 0))) @ vectors_EE.T
-    return (model.weights_VE[start:stop].astype(np.float64) @ root_EE).astype(np.float32)
+    return (model.vectors(np.arange(start, stop)).astype(np.float64) @ root_EE).astype(np.float32)
 
 
 def _sigmoid(logits_B: Floats) -> Floats:

@@ -19,12 +19,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from ziggurat.core.digests import FileChecksum, load_tensors
@@ -34,9 +35,12 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.data.encoded.split import TRAIN, VALIDATION, Assignment
 from ziggurat.features.config import FeatureConfig
+from ziggurat.features.encoders.compressed.learned_hash import LearnedMapSettings
+from ziggurat.features.encoders.compressed.mapped import Parts
 from ziggurat.features.encoders.encoder import ProxySettings
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.preparation.parts import StagedParts
+from ziggurat.features.preparation.proxy.composed import ComposedTable, cluster_all, composed_model
 from ziggurat.features.preparation.proxy.factorisation import Factorisation, Floats, Rows, logit_coordinates
 from ziggurat.features.preparation.proxy.learned import DAMAGED_PROXY, Learned
 from ziggurat.features.preparation.proxy.rows import ProxyRows
@@ -78,12 +82,13 @@ def train_proxies(
     found: dict[ProxySettings, Learned] = {}
     numbered: ProxyRows | None = None
     for settings in wanted:
-        folder = cache_folder() / _key(rows, settings)
+        composed = _composed(plan, settings)
+        folder = cache_folder() / _key(rows, settings, composed)
         with _held(folder, progress):
             learned = _finished(folder)
             if learned is None:
                 numbered = numbered or ProxyRows.number(plan, parts, assignments, staging, TRAIN)
-                learned = _train(numbered, settings, folder, progress)
+                learned = _train(numbered, settings, composed, folder, progress)
             else:
                 os.utime(folder)
                 progress.note(f"proxy of {settings.dim} numbers a value: taken from {folder}")
@@ -125,22 +130,35 @@ def _without_encoder(feature: FeatureConfig) -> FeatureConfig:
     return feature.model_copy(update={"encoder": None}) if "encoder" in settings else feature
 
 
-def _key(rows: str, settings: ProxySettings) -> str:
-    content = json.dumps([PROXY_VERSION, rows, asdict(settings)])
+def _key(rows: str, settings: ProxySettings, parts: Mapping[str, Parts]) -> str:
+    content = json.dumps([PROXY_VERSION, rows, asdict(settings), {name: asdict(each) for name, each in parts.items()}])
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def _train(rows: ProxyRows, settings: ProxySettings, folder: Path, progress: Progress) -> Learned:
+def _composed(plan: Preparation, settings: ProxySettings) -> dict[str, Parts]:
+    """Returns table -> how its rows are divided, of the tables that have their encoder's rows in this proxy."""
+    if not settings.clusterings:
+        return {}
+    encoders = {name: table.encoder for name, table in plan.tables.items() if table.encoder.proxy == settings}
+    return {name: each.parts for name, each in encoders.items() if isinstance(each, LearnedMapSettings)}
+
+
+def _train(
+    rows: ProxyRows, settings: ProxySettings, parts: Mapping[str, Parts], folder: Path, progress: Progress
+) -> Learned:
     count, held_out = rows.count(TRAIN), rows.count(VALIDATION)
     batch = int(np.clip(2 ** int(np.log2(max(1, count / _STEPS))), *_BATCH))
     passes = settings.passes if held_out else min(settings.passes, _WITHOUT_VALIDATION)
-    model, losses = _resumed(folder, rows, settings, "last")
+    clusterings = min(settings.clusterings, passes - 1)
+    model, tables, losses = _resumed(folder, rows, settings, parts, "last")
     if losses:
         progress.note(f"resuming the proxy after {len(losses)} passes")
     progress.start("proxy", float(passes * count), "rows")
     for number in range(len(losses), passes):
-        if number - int(np.argmin(losses or [0.0])) > _PATIENCE:
+        if number > clusterings and number - 1 - _best(losses, clusterings) >= _PATIENCE:
             break
+        if 0 < number <= clusterings:
+            cluster_all(tables, model, rows, number, settings.seed)
         random = np.random.default_rng([settings.seed, number])
         done = float(number * count)
         for pool in rows.pools(TRAIN, random):
@@ -149,12 +167,54 @@ def _train(rows: ProxyRows, settings: ProxySettings, folder: Path, progress: Pro
                 done += min(batch, len(pool) - start)
                 progress.advance(done)
         losses.append(_loss(model, rows, VALIDATION if held_out else TRAIN, batch))
-        _save_pass(folder, model, losses)
-    model, kept = _resumed(folder, rows, settings, "best")
+        _save_pass(folder, model, losses, clusterings)
+    model, _, kept = _resumed(folder, rows, settings, parts, "best")
     if not kept:
         raise DAMAGED_PROXY.of(folder, "the proxy after its best pass is gone")
-    progress.finish(f"loss {min(losses):.4f} after pass {int(np.argmin(losses)) + 1} of {len(losses)}")
+    best = _best(losses, clusterings)
+    progress.finish(f"loss {losses[best]:.4f} after pass {best + 1} of {len(losses)}")
     return _save_vectors(folder, model, rows, losses)
+
+
+def _resumed(
+    folder: Path,
+    rows: ProxyRows,
+    settings: ProxySettings,
+    parts: Mapping[str, Parts],
+    which: Literal["last", "best"],
+) -> tuple[Factorisation, list[ComposedTable], list[float]]:
+    """Returns the model after its last or its best pass, its composed tables, and the losses of all passes; a fresh one
+    if there is none."""
+    if parts:
+        model, tables = composed_model(rows, parts, settings.dim, settings.seed)
+    else:
+        model, tables = Factorisation.initial(rows.keys_V, settings.dim, settings.seed, logistic=rows.logistic), []
+    state = _state(folder)
+    saved = None if state is None else state.last if which == "last" else state.best
+    if state is not None and saved is not None:
+        try:
+            arrays = load_tensors(folder / Path(saved.name).name, saved.file, DAMAGED_PROXY)
+            own = _arrays(model)
+            if own.keys() == arrays.keys() and all(arrays[name].shape == each.shape for name, each in own.items()):
+                for name, each in own.items():
+                    each[:] = arrays[name]
+                return model, tables, list(state.losses)
+        except (FileNotFoundError, DataError):
+            pass
+    return model, tables, []
+
+
+def _arrays(model: Factorisation) -> dict[str, npt.NDArray[Any]]:
+    """Returns what is saved of a model, by name."""
+    composed = {} if model.rows_VC is None else {"rows": model.rows_VC}
+    return {"weights": model.weights_RE, "squares": model.squares_RE, **composed}
+
+
+def _best(losses: Sequence[float], clusterings: int) -> int:
+    """Returns the pass with the least loss, counted from 0, of those after the last clustering; before it the last."""
+    if len(losses) <= clusterings:
+        return len(losses) - 1
+    return clusterings + int(np.argmin(losses[clusterings:]))
 
 
 def _loss(model: Factorisation, rows: ProxyRows, split: int, batch: int) -> float:
@@ -181,14 +241,15 @@ def _save_vectors(folder: Path, model: Factorisation, rows: ProxyRows, losses: l
     return Learned(folder / _VECTORS, checksum, digests, losses, importance)
 
 
-def _save_pass(folder: Path, model: Factorisation, losses: list[float]) -> None:
+def _save_pass(folder: Path, model: Factorisation, losses: list[float], clusterings: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"pass-{len(losses):05d}.safetensors"
     with atomic_file(path) as temporary:
-        save_file({"weights": model.weights_VE, "squares": model.squares_VE}, temporary)
+        save_file(_arrays(model), temporary)
     saved = _Saved(path.name, FileChecksum.of(path, DAMAGED_PROXY))
     before = _state(folder)
-    best = saved if before is None or before.best is None or losses[-1] <= min(losses) else before.best
+    is_best = before is None or before.best is None or losses[_best(losses, clusterings)] == losses[-1]
+    best = saved if is_best else before.best
     _State(losses, saved, best, None, {}, {}).write(folder)
     for old in folder.glob("pass-*.safetensors"):
         if old.name not in {saved.name, best.name}:
@@ -263,26 +324,8 @@ def importance_of_tables(plan: Preparation, settings: ProxySettings) -> dict[str
         plan: the plan of a preparation.
         settings: the settings of the proxy.
     """
-    found = _finished(cache_folder() / _key(fingerprint_of_rows(plan), settings))
+    found = _finished(cache_folder() / _key(fingerprint_of_rows(plan), settings, _composed(plan, settings)))
     return None if found is None else found.importance
-
-
-def _resumed(
-    folder: Path, rows: ProxyRows, settings: ProxySettings, which: Literal["last", "best"]
-) -> tuple[Factorisation, list[float]]:
-    """Returns the model after its last or its best pass, and the losses of all passes; a fresh one if there is none."""
-    state = _state(folder)
-    shape = (len(rows.keys_V), settings.dim + 1)
-    saved = None if state is None else state.last if which == "last" else state.best
-    if state is not None and saved is not None:
-        try:
-            arrays = load_tensors(folder / Path(saved.name).name, saved.file, DAMAGED_PROXY)
-            if all(arrays[name].shape == shape for name in ("weights", "squares")):
-                weights_VE, squares_VE = (np.array(arrays[name], np.float32) for name in ("weights", "squares"))
-                return Factorisation(weights_VE, squares_VE, rows.logistic), list(state.losses)
-        except (FileNotFoundError, DataError, KeyError):
-            pass
-    return Factorisation.initial(rows.keys_V, settings.dim, settings.seed, logistic=rows.logistic), []
 
 
 def _prune(cache: Path, in_use: set[Path]) -> None:
