@@ -12,6 +12,7 @@ looked-up inputs of these, C rows of weights of an input at most.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +156,7 @@ class Factorisation:
         self.squares_RE[touched] = squares_UE
         self.weights_RE[touched] -= rate * gradients_UE / np.sqrt(squares_UE)
 
-    def _by_row(self, inputs_L: Ints, gradients_LE: Floats) -> tuple[Ints, Floats]:
+    def _by_row(self, inputs_L: Ints, gradients_LE: npt.NDArray[Any]) -> tuple[Ints, npt.NDArray[Any]]:
         """Returns rows and their gradients, from those of inputs: each row of an input has the input's."""
         if self.rows_VC is None:
             return inputs_L, gradients_LE

@@ -248,8 +248,9 @@ def _save_pass(folder: Path, model: Factorisation, losses: list[float], clusteri
         save_file(_arrays(model), temporary)
     saved = _Saved(path.name, FileChecksum.of(path, DAMAGED_PROXY))
     before = _state(folder)
-    is_best = before is None or before.best is None or losses[_best(losses, clusterings)] == losses[-1]
-    best = saved if is_best else before.best
+    best = saved
+    if before is not None and before.best is not None and losses[_best(losses, clusterings)] != losses[-1]:
+        best = before.best
     _State(losses, saved, best, None, {}, {}).write(folder)
     for old in folder.glob("pass-*.safetensors"):
         if old.name not in {saved.name, best.name}:
