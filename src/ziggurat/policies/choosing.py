@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +18,10 @@ from ziggurat.policies.actions import divergence_matrix
 from ziggurat.policies.config import PoliciesConfig
 from ziggurat.policies.records import Candidate, Rule, SelectionRecord
 from ziggurat.policies.selection import Selection, select
+
+if TYPE_CHECKING:
+    from ziggurat.policies.agents.member import Member
+    from ziggurat.policies.agents.play import Played
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +49,7 @@ def choose(
         RunFolderError: the folder is no run of policies, is damaged, or has no snapshots or only some of them.
         EnvironmentMismatch: the extra ``rl`` is not installed.
     """
-    from ziggurat.policies.agents.ensemble_policy import EnsemblePolicy
     from ziggurat.policies.agents.load_members import load_members
-    from ziggurat.policies.agents.play import play
 
     folder, progress = Path(folder), progress or Silent()
     run_folder.read_config(folder)
@@ -55,15 +60,7 @@ def choose(
         members = load_members(folder, config, snapshots)
         rules = rules_of(config, members[0].action_space)
         seeds = range(config.selection.first_seed, config.selection.first_seed + config.selection.episodes)
-        share = -(-config.selection.states // len(members))
-        progress.start("snapshots", len(members), "snapshots")
-        played = []
-        for number, member in enumerate(members):
-            played.append(
-                play(config.task, EnsemblePolicy([member], rules[0]).act, seeds, keep=share, keep_seed=number)
-            )
-            progress.advance(number + 1, **{"return": f"{np.mean(played[-1].returns):.4g}"})
-        progress.finish()
+        played = _alone(config, members, rules[0], seeds, progress)
         states = np.concatenate([each.observations for each in played if each.observations is not None])
         divergence_MM = divergence_matrix([member.actions(states) for member in members])
         means = [float(np.mean(each.returns)) for each in played]
@@ -72,28 +69,16 @@ def choose(
         for weight in config.selection.diversity:
             found = select(means, divergence_MM, config.selection.members, weight, tolerance)
             subsets.setdefault(found.members, _Subset(weight, found))
-        candidates: list[Candidate] = []
-        steps = sum(each.steps for each in played)
-        progress.start("ensembles", len(subsets) * len(rules), "ensembles")
-        for subset in subsets.values():
-            for rule in rules:
-                chosen = [members[place] for place in subset.selection.members]
-                together = play(config.task, EnsemblePolicy(chosen, rule).act, seeds)
-                cycles = tuple(snapshots[place].cycle for place in subset.selection.members)
-                candidates.append(
-                    Candidate(subset.weight, cycles, rule, subset.selection.diversity, tuple(together.returns))
-                )
-                steps += together.steps
-                progress.advance(len(candidates), **{"return": f"{candidates[-1].mean:.4g}"})
-        progress.finish()
+        cycles = [each.cycle for each in snapshots]
+        candidates, steps = _together(config, members, cycles, list(subsets.values()), rules, seeds, progress)
         record = SelectionRecord(
-            cycles=tuple(each.cycle for each in snapshots),
+            cycles=tuple(cycles),
             returns=tuple(tuple(each.returns) for each in played),
             divergence=tuple(tuple(row) for row in divergence_MM.tolist()),
             candidates=tuple(candidates),
             chosen=int(np.argmax([each.mean for each in candidates])),
             tolerance=tolerance,
-            steps=steps,
+            steps=steps + sum(each.steps for each in played),
             episodes=(seeds.start, seeds.stop),
             temperature=config.ensemble.temperature,
         )
@@ -102,6 +87,53 @@ def choose(
         run_folder.write_config(folder, config)
         run_folder.write_record(folder, run_folder.SELECTION_FILE, record)
     return record
+
+
+def _alone(
+    config: PoliciesConfig, members: Sequence[Member], rule: Rule, seeds: Sequence[int], progress: Progress
+) -> list[Played]:
+    """Returns what each snapshot brings alone, with its share of the states on which divergences are computed."""
+    from ziggurat.policies.agents.ensemble_policy import EnsemblePolicy
+    from ziggurat.policies.agents.play import play
+
+    share = -(-config.selection.states // len(members))
+    progress.start("snapshots", len(members), "snapshots")
+    played: list[Played] = []
+    for number, member in enumerate(members):
+        act = EnsemblePolicy([member], rule).act
+        played.append(play(config.task, act, seeds, keep=share, keep_seed=number))
+        progress.advance(number + 1, **{"return": f"{np.mean(played[-1].returns):.4g}"})
+    progress.finish()
+    return played
+
+
+def _together(
+    config: PoliciesConfig,
+    members: Sequence[Member],
+    cycles: Sequence[int],
+    subsets: Sequence[_Subset],
+    rules: Sequence[Rule],
+    seeds: Sequence[int],
+    progress: Progress,
+) -> tuple[list[Candidate], int]:
+    """Returns what each subset brings by each rule, and the steps of these episodes."""
+    from ziggurat.policies.agents.ensemble_policy import EnsemblePolicy
+    from ziggurat.policies.agents.play import play
+
+    candidates: list[Candidate] = []
+    steps = 0
+    progress.start("ensembles", len(subsets) * len(rules), "ensembles")
+    for subset, rule in itertools.product(subsets, rules):
+        chosen = subset.selection.members
+        together = play(config.task, EnsemblePolicy([members[place] for place in chosen], rule).act, seeds)
+        of_cycles = tuple(cycles[place] for place in chosen)
+        candidates.append(
+            Candidate(subset.weight, of_cycles, rule, subset.selection.diversity, tuple(together.returns))
+        )
+        steps += together.steps
+        progress.advance(len(candidates), **{"return": f"{candidates[-1].mean:.4g}"})
+    progress.finish()
+    return candidates, steps
 
 
 def finished_snapshots(folder: Path, config: PoliciesConfig) -> list[run_folder.SnapshotRecord]:
