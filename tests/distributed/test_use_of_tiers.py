@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -75,6 +76,19 @@ def test_a_plan_with_tiers_was_taken(trained: tuple[Path, list[dict[str, Any]]])
     folder, found = trained
     for plan in (found[0]["first"], api.load_run(folder / "run").plan):
         assert {each["sharding"] for each in plan["placements"].values()} == {"row_tiers"}
+
+
+def test_figures_of_tiers_count_the_batches_of_their_steps_alone(
+    trained: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    """A look-up that is started ahead is counted in the step that takes it: a batch has one user an example."""
+    folder, _ = trained
+    lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [each for each in map(json.loads, lines) if "user/copied_rows" in each]
+    assert len(records) >= 2
+    examples = BATCH / RANKS
+    for record in records:
+        assert examples / 2 < sum(record[f"user/{tier}_rows"] for tier in ("copied", "host", "split")) <= examples
 
 
 def test_a_single_process_evaluates_what_the_ranks_do(trained: tuple[Path, list[dict[str, Any]]]) -> None:

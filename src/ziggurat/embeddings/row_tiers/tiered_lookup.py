@@ -52,6 +52,7 @@ class TableBatch:
         table: the table.
         distinct: the distinct rows.
         lengths_N: the ids of each bag.
+        places_N: of bags of one id at most, the distinct row of each, and U for none; None if a bag has more.
         copies: the gradients of its copied rows; None without a backward pass.
         host_received, split_received: how many rows each rank of the host, and each rank, asks of this one.
         host_ids, split_ids: their positions.
@@ -63,6 +64,7 @@ class TableBatch:
     table: TieredTable
     distinct: DistinctRows
     lengths_N: Tensor
+    places_N: Tensor | None
     copies: CopiedGradients | None
     host_received: list[int] = field(default_factory=list[int])
     split_received: list[int] = field(default_factory=list[int])
@@ -197,6 +199,8 @@ class TieredTables(nn.Module):
             rows |= rows_by_feature(each.table.spec, _SpreadRows.apply(self._anchor, each, rows_UD), batch.size)
         if torch.is_grad_enabled():
             self._pending = batch
+            for each in batch.tables:
+                self.traffic.looked_up(each.table.spec.name, each.distinct.lookups(), each.distinct.by_tier)
         return rows
 
     @torch.no_grad()
@@ -283,23 +287,23 @@ class TieredTables(nn.Module):
     def _classified(self, table: TieredTable, ids: KeyedJaggedTensor) -> TableBatch:
         positions_L, lengths_N = _ids_of(table.spec, ids)
         distinct = table.bounds.distinct(positions_L)
-        if torch.is_grad_enabled():
-            self.traffic.looked_up(table.spec.name, distinct.lookups(), distinct.by_tier)
         copied = table.bounds.copied.size + table.bounds.hosts.size > 0
         copies = None
         if copied and torch.is_grad_enabled():
             copies = CopiedGradients(table, self._groups, self._wire, distinct)
-        return TableBatch(table, distinct, lengths_N, copies)
+        return TableBatch(table, distinct, lengths_N, _places(distinct, lengths_N), copies)
 
     def _send_rows(self, each: TableBatch) -> tuple[Tensor, list[tuple[InFlight, Tensor]]]:
         """Starts to send the rows that other ranks ask for.
 
         Returns:
-            The distinct rows of this rank's batch, with those that it holds, and which parts of them are to arrive.
+            The distinct rows of this rank's batch, with those that it holds, and a row of zeros after them, (U + 1, D);
+            and which parts of them are to arrive.
         """
         table, distinct, groups = each.table, each.distinct, self._groups
-        rows_UD = torch.empty(len(distinct.positions_U), table.spec.dim, device=each.lengths_N.device)
-        copied_UD, host_UD, split_UD = rows_UD.split(distinct.by_tier)
+        rows_UD = torch.empty(len(distinct.positions_U) + 1, table.spec.dim, device=each.lengths_N.device)
+        rows_UD[-1] = 0
+        copied_UD, host_UD, split_UD = rows_UD[:-1].split(distinct.by_tier)
         parts: list[tuple[InFlight, Tensor]] = []
         places = torch.zeros(0, dtype=torch.int64, device=rows_UD.device)
         if each.host_ids is not None:
@@ -333,6 +337,15 @@ def _ids_of(spec: TableSpec, ids: KeyedJaggedTensor) -> tuple[Tensor, Tensor]:
     return values_L, torch.cat([lengths_KB[first:last].reshape(-1) for first, last in runs])
 
 
+def _places(distinct: DistinctRows, lengths_N: Tensor) -> Tensor | None:
+    """Returns the distinct row of each bag, U for a bag without ids; None if a bag has several ids."""
+    if len(lengths_N) and int(lengths_N.max()) > 1:
+        return None
+    places_N = torch.full_like(lengths_N, len(distinct.positions_U), dtype=torch.int32)
+    places_N[lengths_N.bool()] = distinct.inverse_L.int()
+    return places_N
+
+
 def rows_by_feature(spec: TableSpec, row_ND: Tensor, size: int) -> dict[str, Tensor]:
     """Returns feature -> (B, W), or (B, S, W) for a sequence with positions, of the bags of all keys of a table."""
     blocks = row_ND.split([size * len(spec.keys_of(feature)) for feature in spec.features])
@@ -343,16 +356,20 @@ def rows_by_feature(spec: TableSpec, row_ND: Tensor, size: int) -> dict[str, Ten
 
 
 class _SpreadRows(torch.autograd.Function):
-    """Pools distinct rows into bags; its backward keeps the gradient of each; the anchor makes autograd call it."""
+    """Pools distinct rows into bags; its backward keeps the gradient of each; the anchor makes autograd call it.
+
+    Bags of one id at most, as positions of sequences are, take their row as it is: no offsets and lengths of 64 bits
+    are held for each of them, most of which are empty where histories are short.
+    """
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride] - autograd's own signature is *args
         ctx: Any, anchor: Tensor, batch: TableBatch, rows_UD: Tensor
     ) -> Tensor:
         ctx.batch = batch
+        if batch.places_N is not None:
+            return rows_UD.index_select(0, batch.places_N)
         lengths_N = batch.lengths_N.long()
-        if not len(batch.distinct.inverse_L):
-            return rows_UD.new_zeros(len(lengths_N), rows_UD.shape[1])
         offsets_N = lengths_N.cumsum(0) - lengths_N
         pooled_ND = F.embedding_bag(batch.distinct.inverse_L, rows_UD, offsets_N, mode="sum")
         if batch.table.spec.pooling == "mean":  # as FBGEMM's kernels round
@@ -362,13 +379,16 @@ class _SpreadRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         batch: TableBatch = ctx.batch
-        lengths_N, inverse_L = batch.lengths_N.long(), batch.distinct.inverse_L
-        if batch.table.spec.pooling == "mean":
-            grad_ND = grad_ND / lengths_N.clamp(min=1).unsqueeze(1)
-        if len(lengths_N) and int(lengths_N.max()) <= 1:  # single ids, and sequences by position
-            grad_LD = grad_ND if len(inverse_L) == len(grad_ND) else grad_ND[lengths_N.bool()]
+        inverse_L = batch.distinct.inverse_L
+        sums_UD = grad_ND.new_zeros(len(batch.distinct.positions_U) + 1, grad_ND.shape[1])
+        if batch.places_N is None:
+            lengths_N = batch.lengths_N.long()
+            if batch.table.spec.pooling == "mean":
+                grad_ND = grad_ND / lengths_N.clamp(min=1).unsqueeze(1)
+            add_by_row(sums_UD, inverse_L, grad_ND.repeat_interleave(lengths_N, dim=0, output_size=len(inverse_L)))
+        elif 2 * len(inverse_L) < len(grad_ND):  # mostly empty bags are left out, of others no gradient is copied
+            add_by_row(sums_UD, inverse_L, grad_ND[batch.lengths_N.bool()])
         else:
-            grad_LD = grad_ND.repeat_interleave(lengths_N, dim=0, output_size=len(inverse_L))
-        sums_UD = grad_LD.new_zeros(len(batch.distinct.positions_U), grad_LD.shape[1])
-        batch.grad_UD = add_by_row(sums_UD, inverse_L, grad_LD)
+            add_by_row(sums_UD, batch.places_N, grad_ND)
+        batch.grad_UD = sums_UD[:-1]
         return None, None, None
