@@ -50,11 +50,13 @@ def plan_of(copied: int, hosts: int) -> Plan:
     return plan
 
 
-def again(folder: Path, when: str, ranks: dict[str, Any] | None = None, **training: Any) -> Any:
+def again(
+    folder: Path, when: str, ranks: dict[str, Any] | None = None, plan: Plan | None = None, **training: Any
+) -> Any:
     experiment, dataset = wanted(folder, when, **training), Dataset(folder / "prepared")
     layout = experiment.layout(dataset.schema)
     statistics = planned_statistics(dataset.statistics(), RunFiles.open(folder / "run"))
-    return recounted(experiment, layout, plan_of(20, 60), ranks, statistics, folder / "prepared", folder / "run")
+    return recounted(experiment, layout, plan, ranks, statistics, folder / "prepared", folder / "run")
 
 
 def test_an_epoch_is_counted_as_preparation_counts_it(folder: Path) -> None:
@@ -69,16 +71,24 @@ def test_an_epoch_is_counted_as_preparation_counts_it(folder: Path) -> None:
 
 
 def test_a_plan_is_kept_unless_lookups_move_or_it_is_asked_for(folder: Path) -> None:
-    assert again(folder, "never") is None
-    assert again(folder, "drifted") is None
-    always = again(folder, "always")
+    plan = plan_of(20, 60)
+    assert again(folder, "never", plan=plan) is None
+    assert again(folder, "drifted", plan=plan) is None
+    always = again(folder, "always", plan=plan)
     assert always.note.endswith("from step 5 on: as asked for")
     rows = Dataset(folder / "prepared").statistics().rows["train"]
     assert always.counts["user"].sum() == pytest.approx(rows, rel=0.02)  # one look-up an example
     turned = {name: np.arange(rows - 1, -1, -1, dtype=np.int32) for name, rows in (("user", USERS), ("item", ITEMS))}
-    moved = again(folder, "drifted", turned)
+    moved = again(folder, "drifted", turned, plan)
     assert "table 'user': " in moved.note
     assert "of its look-ups are of copied rows, not " in moved.note
+
+
+def test_for_other_ranks_lookups_ahead_are_counted_if_it_is_asked_for(folder: Path) -> None:
+    """The plan that is stored is for other ranks: a new one is made in any case, by default by the counts before."""
+    assert again(folder, "never") is None
+    assert again(folder, "drifted") is None
+    assert again(folder, "always").note.endswith("from step 5 on: as asked for")
 
 
 def test_rows_that_down_sampling_drops_are_not_counted(folder: Path) -> None:

@@ -51,20 +51,21 @@ class Recounted:
 def recounted(
     experiment: Experiment,
     layout: Layout,
-    plan: Plan,
+    plan: Plan | None,
     ranks: Mapping[str, FrequencyRanks] | None,
     statistics: DatasetStatistics,
     prepared: Path,
     folder: Path,
 ) -> Recounted | None:
-    """Returns the look-ups by which the run is to take a new plan; None if it is to keep its plan.
+    """Returns the look-ups by which the run is to take a new plan; None if it is to keep its plan, or to plan by those
+    that it has.
 
-    A run that has no checkpoint keeps it: it has just been made.
+    A run that has no checkpoint keeps its plan: it has just been made.
 
     Args:
         experiment: the config; ``planning.new_plan`` says when.
         layout: the layout of the tables.
-        plan: the plan of the run.
+        plan: the plan of the run; None if it is for other ranks or tables, so that a new one is made in any case.
         ranks: the rank of each row by falling frequency that the run has stored for it, if any.
         statistics: the look-ups by which the run has planned so far.
         prepared: folder of the encoded dataset.
@@ -75,8 +76,10 @@ def recounted(
         RunFolderError: the last checkpoint is damaged.
     """
     when = experiment.planning.new_plan
+    if when == "never" or (when == "drifted" and plan is None):
+        return None
     run = open_run(folder)
-    step = None if when == "never" else run.checkpoints.last()
+    step = run.checkpoints.last()
     if step is None:
         return None
     if experiment.training.readers:
@@ -92,7 +95,7 @@ def recounted(
     if not examples:
         return None
     ahead = f"counted in the next {examples:,} examples from step {step:,} on"
-    moved = _moved(plan, layout, statistics, counts, ranks or {})
+    moved = [] if plan is None else _moved(plan, layout, statistics, counts, ranks or {})
     if when == "drifted" and not moved:
         return None
     scale = statistics.rows["train"] / examples

@@ -87,8 +87,9 @@ def resolve_plan(
             counted = planned_statistics(statistics, files)
             inputs = experiment, topology, layout.tables, prepared, folder
             planning = planning_input(*inputs, measure_plans=keep, statistics=counted)
-            stored = _stored_plan(files, layout, planning.problem.topology)
-            if keep and stored is not None:
+            known = read_plan(files)
+            stored = known if known is not None and _fits(known, layout, planning.problem.topology) else None
+            if keep and known is not None:
                 again = recounted(experiment, layout, stored, read_ranks(files), counted, prepared, folder)
             if again is not None:
                 stored, counted = None, with_lookups(statistics, again.counts)
@@ -272,12 +273,10 @@ def read_plan(files: RunFiles) -> Plan | None:
         raise damage_of(PLAN_FILE).of(files.folder / PLAN_FILE, error.problem) from None
 
 
-def _stored_plan(files: RunFiles, layout: Layout, topology: Topology) -> Plan | None:
-    """Returns the plan stored in a run folder; None if there is none for these tables and this world."""
-    plan = read_plan(files)
-    if plan is not None:
-        try:
-            check_plan(plan, layout.tables, topology)
-        except InvalidSection:
-            return None
-    return plan
+def _fits(plan: Plan, layout: Layout, topology: Topology) -> bool:
+    """Whether a stored plan is for these tables and this world."""
+    try:
+        check_plan(plan, layout.tables, topology)
+    except InvalidSection:
+        return False
+    return True
