@@ -21,7 +21,7 @@ from ziggurat.planning.flexshard.growth import growth
 from ziggurat.planning.flexshard.thresholds import TierCounts, fastest_counts, kept_bytes, step_seconds
 from ziggurat.planning.planner import problem_of
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.tier_cost import PricedTable
+from ziggurat.planning.tier_cost import PricedTable, baseline_bytes
 
 BATCH, LENGTH = 32, 20
 
@@ -238,7 +238,8 @@ def test_constraints_are_kept_and_one_device_holds_all() -> None:
 @pytest.mark.parametrize(
     ("planner", "tables", "message"),
     [
-        ({"tables": ["itme"]}, {}, "'itme': there is no such table\n  hint: did you mean 'item'"),
+        ({"tables": ["itme"]}, {}, "tables.itme: there is no such table; did you mean 'item'"),
+        ({"tables": ["viewed"]}, {}, "tables.viewed: there is no such table; the feature .* looks up the table 'slow'"),
         ({"tables": ["item"]}, {"item": {"sharding": "row_wise"}}, "planning.tables.item asks for row_wise"),
         ({"tables": ["slow"]}, {}, "'row_tiers', but its optimizer is adam|'row_tiers', but no kernel has adam"),
         ({}, {"item": {"sharding": "row_tiers"}}, "use planning.planner: {name: flexshard, tables: \\[item\\]}"),
@@ -247,6 +248,58 @@ def test_constraints_are_kept_and_one_device_holds_all() -> None:
 def test_what_cannot_be_in_tiers_is_refused(planner: dict[str, Any], tables: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         planned(history(), history(name="slow", optimizer="adam"), planner=planner, tables=tables)
+
+
+def test_a_name_is_checked_on_one_device_too() -> None:
+    config = PlanningConfig.model_validate({"planner": {"name": "flexshard", "tables": ["itme"]}})
+    with pytest.raises(ConfigError, match=r"planner\.tables\.itme: there is no such table; did you mean 'item'"):
+        config.check([history()])
+
+
+@pytest.mark.parametrize(
+    ("spec", "tables", "why"),
+    [
+        (history(optimizer="adam"), {}, "its optimizer, adam, needs a copy of it on every device"),
+        (history(), {"item": {"sharding": "row_wise"}}, "planning.tables places it row_wise"),
+        (history(rows=7), {}, "it has 7 rows for 8 devices"),
+    ],
+)
+def test_a_table_of_sequences_without_tiers_has_its_reason(spec: TableSpec, tables: dict[str, Any], why: str) -> None:
+    notes = planned(spec, tables=tables).notes
+    assert any(note.startswith("flexshard: no table has tiers") for note in notes)
+    assert any(f"table 'item' has no tiers: {why}" in note for note in notes)
+    beside = planned(spec, history(name="other"), tables=tables).notes
+    assert any(f"table 'item' has no tiers: {why}" in note for note in beside)
+
+
+def test_no_extra_memory_is_that_of_each_look_up_sent() -> None:
+    """Rows of equal frequency, so that each figure is that of one row times their number."""
+    spec, topology = history(400, 16, "sgd"), where(2, 2)
+    tiered = problem(spec, topology, [50] * 400).tiered(spec)
+    needed = 1 - (1 - 1 / 400) ** tiered.lookups
+    host, world = (1 - (1 - 1 / 400) ** (ranks * tiered.lookups) for ranks in (2, 4))
+    split, copied = kept_bytes([tiered], [TierCounts(0, 0)]), kept_bytes([tiered], [TierCounts(400, 0)])
+    assert split == pytest.approx(400 * (64 / 4 + 2 * needed * (64 + 4)), rel=1e-6)
+    assert copied == pytest.approx(
+        400 * (64 + 64 * (2 * needed + world + (host + world) / 2) + 2 + 4 / 4 + 5 / 2), rel=1e-6
+    )
+    assert baseline_bytes(tiered)[2] == pytest.approx(400 * 64 / 4 + tiered.lookups * (8 + 2 * 64), rel=1e-6)
+
+
+@pytest.mark.parametrize("extra", [0, 2_000, 10_000])
+def test_copies_take_no_more_than_the_extra_memory(extra: int) -> None:
+    """Rows that a rank needs in three of five steps are worth copies of all of them, for which memory is short."""
+    spec, counts = history(700), [1_000] * 700
+
+    def kept(extra_memory: int | None) -> float:
+        section = {"planner": {"name": "flexshard", "extra_memory": extra_memory}, "reserve": 0}
+        counted = statistics(sum(counts) // LENGTH, {"item": counts})
+        found = plan_tables([spec], counted, where(), PlanningConfig.model_validate(section), BATCH)
+        return sum(load.kept_bytes for load in found.tiers[0].tiers)
+
+    allowed = extra + baseline_bytes(problem(spec, where(), counts).tiered(spec))[2]
+    assert allowed - 500 < kept(extra) <= allowed * (1 + 1e-6)
+    assert kept(extra) < kept(extra + 2_000) < kept(None)
 
 
 def test_growth_with_ranks() -> None:

@@ -105,12 +105,13 @@ class PlanningConfig(Config):
     """Constraints for single tables, by table name."""
 
     def check(self, tables: Sequence[TableSpec]) -> None:
-        """Validates that each constraint is for an existing table; returns None or raises.
+        """Validates that constraints and planner name existing tables; returns None or raises.
 
         Raises:
-            InvalidSection: at ``tables.NAME``.
+            InvalidSection: at ``tables.NAME`` or ``planner.tables.NAME``.
         """
         check_names("tables", list(self.tables), tables)
+        check_names("planner.tables", self.planner.named_tables, tables)
 
     def constraints(self, tables: Sequence[TableSpec], topology: Topology) -> dict[str, TableConstraint]:
         """Returns the constraints, validated against the tables and the topology.

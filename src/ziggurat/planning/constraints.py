@@ -163,13 +163,17 @@ def check_names(key: str, names: Sequence[str] | dict[str, Placement], tables: S
     """Validates that there is a table of each name; returns None or raises.
 
     Raises:
-        InvalidSection: at ``key.NAME``, suggesting the most similar name of a table.
+        InvalidSection: at ``key.NAME``, suggesting the table that a feature of that name looks up, or else the one with
+            the most similar name.
     """
     known = [table.name for table in tables]
+    table_of = {feature: table.name for table in tables for feature in table.features}
     for name in names:
         if name not in known:
             close = nearest(name, known)
             hint = f"did you mean {close!r}?" if close else f"tables: {', '.join(known) or 'none'}"
+            if name in table_of:
+                hint = f"the feature of this name looks up the table {table_of[name]!r}"
             raise InvalidSection(f"{key}.{name}", f"there is no such table; {hint}")
 
 

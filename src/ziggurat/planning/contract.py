@@ -142,6 +142,11 @@ class PlannerSettings(PartConfig):
         return self.title
 
     @property
+    def named_tables(self) -> tuple[str, ...]:
+        """The tables that the config names below the key ``tables``."""
+        return ()
+
+    @property
     def needs_learned_costs(self) -> bool:
         """Whether it plans by the cost network, and so only for the kind of device that the network is of."""
         return False

@@ -14,11 +14,11 @@ from typing import ClassVar, Literal
 
 import pydantic
 
-from ziggurat.core.errors import ConfigError, InvalidSection, NoFeasiblePlan, nearest
+from ziggurat.core.errors import ConfigError, InvalidSection, NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.progress import Progress
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.constraints import check_sharding, must_replicate
+from ziggurat.planning.constraints import check_names, check_sharding, must_replicate
 from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
 from ziggurat.planning.cost import FLOAT, ShardCost, state_bytes
 from ziggurat.planning.flexshard.thresholds import TierCounts, fastest_counts, kept_bytes, smallest_counts
@@ -32,6 +32,8 @@ COPIES_SHARE = 0.5
 """The most of the memory for rows that copies may take if the other rows are on a disk; the rest is for slots."""
 _HALVINGS = 12
 """How often the interval of memories is halved to find the largest with so few copies."""
+SLACK = 0.01
+"""The default share by which a step may be slower where its forward pass then waits for fewer bytes."""
 
 
 class FlexShard(Planner):
@@ -45,14 +47,18 @@ class FlexShard(Planner):
         name: Literal["flexshard"] = "flexshard"
 
         tables: tuple[str, ...] | None = None
-        """The tables whose rows are placed one by one. Default: those of sequences whose positions are looked up one by
-        one, unless planning.tables names another sharding for them. The rules place all other tables."""
+        """The tables whose rows are placed one by one, and no others. Default: those of sequences whose positions are
+        looked up one by one, unless planning.tables names another sharding for them. The rules place all others."""
         extra_memory: BytesOrZero | None = 0
         """Memory of a device that these tables may take beyond what they would take split by rows with each look-up
         sent, buffers for received rows included: bytes, or as in 512MB. null: all memory that the device has."""
-        slack: float = pydantic.Field(default=0.01, ge=0)
+        slack: float = pydantic.Field(default=SLACK, ge=0, allow_inf_nan=False)
         """The share by which a step may be slower, by the cost model, than with the fastest numbers of copied rows,
         where that leaves fewer bytes for the forward pass to wait for: more rows are then on every rank."""
+
+        @property
+        def named_tables(self) -> tuple[str, ...]:
+            return self.tables or ()
 
         def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> FlexShard:
             del time_parts, progress
@@ -70,7 +76,8 @@ class FlexShard(Planner):
         """
         chosen = self.chosen(problem)
         if not chosen:
-            return replace(self.rules.plan(problem), notes=(_nothing_chosen(problem),))
+            notes = (_nothing_chosen(problem), *self._notes_on_skipped(problem, chosen))
+            return replace(self.rules.plan(problem), notes=notes)
         tables = [problem.tiered(table) for table in chosen]
         split = sum(baseline_bytes(table)[2] for table in tables)
         others = self._others(problem, chosen, tables, split)
@@ -92,7 +99,12 @@ class FlexShard(Planner):
         every = {**others.placements, **tiers}
         placements = {table.name: every[table.name] for table in problem.tables}
         notes = tuple(_note(table, each) for table, each in zip(tables, counts, strict=True))
-        return Plan(others.world_size, placements, others.local_size, (*notes, *_remarks(problem)))
+        notes = (*notes, *self._notes_on_skipped(problem, chosen), *_remarks(problem))
+        return Plan(others.world_size, placements, others.local_size, notes)
+
+    def _notes_on_skipped(self, problem: Problem, chosen: Sequence[TableSpec]) -> list[str]:
+        """Returns notes on the tables of sequences that have no tiers, though the config leaves the choice open."""
+        return _skipped(problem, chosen) if self.config.tables is None and problem.topology.world_size > 1 else []
 
     def chosen(self, problem: Problem) -> list[TableSpec]:
         """Returns the tables whose rows are placed one by one.
@@ -105,6 +117,7 @@ class FlexShard(Planner):
         if self.config.tables is None:
             return [table for table in problem.tables if may_have_tiers(problem, table)]
         specs = {table.name: table for table in problem.tables}
+        check_names("planning.planner.tables", self.config.tables, problem.tables)
         for name in self.config.tables:
             _check_asked(problem, name, specs)
         return [table for table in problem.tables if table.name in self.config.tables]
@@ -165,23 +178,30 @@ def fastest_tiers(problem: Problem, table: TableSpec) -> list[ShardCost]:
 
 def may_have_tiers(problem: Problem, table: TableSpec) -> bool:
     """Returns whether the table is of sequences that are looked up one by one, and may be split by rows."""
-    if not table.positions or table.name in problem.constraints or must_replicate(table, problem.topology.kind):
-        return False
+    return _why_no_tiers(problem, table) is None
+
+
+def _why_no_tiers(problem: Problem, table: TableSpec) -> str | None:
+    """Returns why the rows of a table are not placed one by one unless it is asked for; None if they are."""
     if problem.topology.world_size == 1:
-        return False
+        return "there is one device"
+    if not table.positions:
+        return "no sequence looks it up position by position"
+    if table.name in problem.constraints:
+        return f"planning.tables places it {problem.constraints[table.name].sharding}"
+    if must_replicate(table, problem.topology.kind):
+        return f"its optimizer, {table.optimizer['name']}, needs a copy of it on every device"
     try:
         check_sharding(table, "row_tiers", problem.topology)
-    except InvalidSection:
-        return False
-    return table.rows >= problem.topology.world_size
+    except InvalidSection as error:
+        return error.fault
+    if table.rows < problem.topology.world_size:
+        return f"it has {table.rows:,} rows for {problem.topology.world_size:,} devices"
+    return None
 
 
 def _check_asked(problem: Problem, name: str, specs: dict[str, TableSpec]) -> None:
     where = f"planning.planner.tables: {name!r}"
-    if name not in specs:
-        close = nearest(name, specs)
-        hint = f"did you mean {close!r}?" if close else f"tables: {', '.join(specs) or 'none'}"
-        raise ConfigError(f"{where}: there is no such table", hint)
     if name in problem.constraints:
         raise ConfigError(
             f"{where}: planning.tables.{name} asks for {problem.constraints[name].sharding}", "leave one of the two out"
@@ -232,8 +252,8 @@ def _no_memory(
     short = format_bytes(_least_bytes(tables) - left)
     names = ", ".join(repr(table.name) for table in chosen)
     return NoFeasiblePlan(
-        f"every device is {short} short for the rows of {names}, at least with {format_bytes(max(left, 0.0))} left for "
-        f"them and {problem.batch_size:,} examples a step",
+        f"the rows of {names} need {short} more on every device, where other tables leave "
+        f"{format_bytes(max(left, 0.0))} for them, with {problem.batch_size:,} examples a step",
         "give the devices more memory, use more of them, or make training.batch_size smaller",
     )
 
@@ -263,10 +283,14 @@ def _remarks(problem: Problem) -> list[str]:
     ]
 
 
+def _skipped(problem: Problem, chosen: Sequence[TableSpec]) -> list[str]:
+    """Returns a line for each table of sequences whose rows are placed together all the same."""
+    found = ((each.name, _why_no_tiers(problem, each)) for each in problem.tables if each.positions)
+    names = {each.name for each in chosen}
+    return [f"flexshard: table {name!r} has no tiers: {why}" for name, why in found if why and name not in names]
+
+
 def _nothing_chosen(problem: Problem) -> str:
     if problem.topology.world_size == 1:
         return "flexshard: one device holds all rows"
-    return (
-        "flexshard: no table is of sequences whose positions are looked up one by one, so the rules place all; name "
-        "others in planning.planner.tables"
-    )
+    return "flexshard: no table has tiers, so the rules place all; name tables in planning.planner.tables"

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ziggurat.core.tables import TableSpec
+from ziggurat.planning.flexshard.flexshard import SLACK
 from ziggurat.planning.flexshard.thresholds import TierCounts, fastest_counts
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.tier_cost import PricedTable, baseline_bytes
 from ziggurat.planning.tier_estimate import DEDUPLICATED, IN_TIERS, Alternative, every_look_up, in_tiers
-
-SLACK = 0.01
-"""The planner's default."""
 
 
 @dataclass(frozen=True, slots=True)
