@@ -187,7 +187,8 @@ def run(context: Context) -> Result:
         "bytes are per step and of all ranks, as the kernel counts them, headers included; communication: look-up, "
         "backward pass and update without a model; step: with attention over the histories; peak: weights, states "
         "and what torch allocates in a step without the model, of the fullest rank; memory: FlexShard's over theirs",
-        "rows: split by rows, de-duplicated; torchrec: EmbeddingCollection, row-wise, each look-up sent; "
+        "recshard: with all memory that it wants, as it has no plan for a single table in that of the others; rows: "
+        "split by rows, de-duplicated; torchrec: EmbeddingCollection, row-wise, each look-up sent; "
         "predicted_off: of the payload that the look-up counts; modelled: by the cost model alone",
     )
     return Result(tuple(figures), rounds["warmups"], rounds["rounds"], notes)
