@@ -1,7 +1,8 @@
 """Looks up histories on one rank of the lab, by several plans: `python -m bench.lab.tier_worker SPEC OUT`.
 
 The first rank writes the measurements of all ranks for each round to OUT. SPEC is a JSON file: ``{"cases": [...],
-"warmups": 1, "rounds": 3, "steps": 2}``; a case has the histories, the sizes, and plans by name. The name ``torchrec``
+"warmups": 1, "rounds": 3, "steps": 2, "fewer_rounds": {}}``; the last has the names of slow ways, with how many rounds
+they are measured in, without a warm-up; a case has the histories, the sizes, and plans by name. The name ``torchrec``
 is TorchRec's EmbeddingCollection, split by rows. All ways get the same ids, and the same encoder after the look-up.
 
 Shape legend: B examples of this rank, S positions, D dim, L ids.
@@ -232,6 +233,9 @@ def main(arguments: Sequence[str]) -> None:
             for turn in range(spec["warmups"] + spec["rounds"]):
                 first = turn % len(names)
                 for name in names[first:] + names[:first]:
+                    fewer = spec["fewer_rounds"].get(name)
+                    if fewer is not None and not 0 <= turn - spec["warmups"] < fewer:
+                        continue
                     values = contestants[name].measured(spec["steps"])
                     if turn >= spec["warmups"]:
                         rounds[name].append(values)

@@ -10,6 +10,7 @@ from plan_sample import NAMES, histories_plan, sample_plan, tiered_plan
 from report_sample import HOSTILE
 
 from ziggurat.planning.quantities import format_bytes, format_seconds
+from ziggurat.planning.tier_cost import TIER_NAMES
 from ziggurat.report.plan.chart import LEFT, Bar, BarSegment, fitting, stacked
 from ziggurat.report.plan.page import render_plan
 from ziggurat.report.plan.rows import alternatives, devices, format_ranks, percent, tables, tiers, verdict
@@ -152,4 +153,8 @@ def test_shows_rows_in_tiers_and_other_ways_to_place_them() -> None:
         assert any(text.startswith(f"{load.rows:,} rows") and format_bytes(load.kept_bytes) in text for text in texts)
     for way in estimate.alternatives:
         assert f"{way.name}: {format_bytes(way.inter_bytes)} between" in texts
+    (devices_section,) = [each for each in root.iter("section") if each.get("id") == "devices"]
+    tips = [visible(each) for each in devices_section.iter("title")]
+    for name in TIER_NAMES[1:]:
+        assert any(tip.startswith("item, row_tiers: ") and f"by falling frequency, {name}" in tip for tip in tips)
     assert "tiers" not in [each.get("id") for each in ET.fromstring(render_plan("ads", sample_plan())).iter("section")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from ziggurat.core.files import atomic_file
@@ -10,6 +11,7 @@ from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.plan_estimate import DeviceLoad, PlacedShard
 from ziggurat.planning.quantities import format_bytes, format_seconds
+from ziggurat.planning.tier_cost import TIER_NAMES
 from ziggurat.report.charts import legend
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, section, table
@@ -123,12 +125,29 @@ def _bar(
         BarSegment(
             placed.table,
             measure(placed),
-            COLOURS[planned.plan.placements[placed.table].sharding],
+            _colour(planned, placed),
             _tip(planned, placed),
         )
         for placed in shards
     ]
     return Bar(f"{host}{load.rank}", [*parts, *rest])
+
+
+def _colour(planned: PlanEstimate, placed: PlacedShard) -> str:
+    if _tier(planned, placed) == TIER_NAMES[0]:
+        return COLOURS["data_parallel"]
+    return COLOURS[planned.plan.placements[placed.table].sharding]
+
+
+def _tier(planned: PlanEstimate, placed: PlacedShard) -> str | None:
+    """Returns the name of the tier that a shard is of, None for a table without tiers."""
+    for each in planned.tiers:
+        if each.table == placed.table:
+            ends = accumulate(load.rows for load in each.tiers)
+            return next(
+                (name for name, end in zip(TIER_NAMES, ends, strict=True) if placed.shard.rows.first < end), None
+            )
+    return None
 
 
 def _fast_bytes(placed: PlacedShard) -> float:
@@ -144,6 +163,9 @@ def _tip(planned: PlanEstimate, placed: PlacedShard) -> str:
     rows = f"rows {shard.rows.first:,} to {shard.rows.first + shard.rows.size - 1:,}" if shard.rows.size else "no rows"
     if shard.fast_rows is not None:
         rows = f"{shard.rows.size:,} rows by falling frequency, {shard.fast_rows:,} of them fast"
+    tier = _tier(planned, placed)
+    if tier is not None:
+        rows = f"{rows} by falling frequency, {tier}"
     columns = f"columns {shard.columns.first} to {shard.columns.first + shard.columns.size - 1}"
     return (
         f"{placed.table}, {planned.plan.placements[placed.table].sharding}: {rows}, {columns}; "
