@@ -200,9 +200,9 @@ def run(context: Context) -> Result:
         "backward pass and update without a model; step: with attention over the histories; peak: weights, states "
         "and what torch allocates in a step without the model, of the fullest rank; memory: FlexShard's over theirs",
         f"recshard: {RECSHARD_ROUNDS} rounds, with all memory that it wants, as it has no plan for a single table in "
-        "that of the others; rows: split by rows, de-duplicated; torchrec: EmbeddingCollection, row-wise, each "
-        "look-up sent; in_host and between_hosts: the payload that the look-up counts, of which predicted_off is too; modelled: "
-        "by the cost model alone",
+        "that of the others; rows: split by rows, de-duplicated; torchrec: EmbeddingCollection, row-wise, each look-up "
+        "sent; in_host, between_hosts: payload that the look-up counts, of which predicted_off is too; modelled: by "
+        "the cost model alone",
     )
     return Result(tuple(figures), rounds["warmups"], rounds["rounds"], notes)
 
