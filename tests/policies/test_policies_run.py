@@ -145,11 +145,12 @@ def test_another_choice_takes_the_film_of_the_last_one_along(finished: Path) -> 
     judge(finished)
 
 
-def test_a_run_that_lacks_its_last_snapshot_is_refused(finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cycle", [2, 3])
+def test_a_run_that_lacks_a_snapshot_is_refused(finished: Path, tmp_path: Path, cycle: int) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)
-    (copy / "snapshots" / "cycle-003.json").unlink()
-    with pytest.raises(RunFolderError, match="the snapshot of the last cycle, 3, is missing"):
+    (copy / "snapshots" / f"cycle-00{cycle}.json").unlink()
+    with pytest.raises(RunFolderError, match=f"the snapshot of cycle {cycle} is missing"):
         choose(copy)
 
 
@@ -219,6 +220,11 @@ def test_members_act_as_the_agent_that_they_were_saved_from(algorithm: str, tmp_
     envs = training_environments(settings.task, 2, settings.algorithm.gamma)
     agent = make_agent(settings.algorithm, settings.task, envs, 1e-3, 0)
     restore_agent(agent, run_folder.read_snapshot(tmp_path, records[1]), tmp_path, run_folder.DAMAGE)
+    arrays = run_folder.read_snapshot(tmp_path, records[1])
+    momenta = sorted(name for name in arrays if name.endswith("/exp_avg"))
+    without = {name: each for name, each in arrays.items() if name != momenta[0]}
+    with pytest.raises(RunFolderError, match=f"has no array {momenta[0]}, which its other parameters have"):
+        restore_agent(agent, without, tmp_path, run_folder.DAMAGE)
     observations = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
     seen = envs.normalize_obs(observations) if algorithm == "ppo" else observations  # pyright: ignore[reportAttributeAccessIssue]
     expected, _ = agent.predict(seen, deterministic=True)

@@ -46,7 +46,7 @@ def choose(
         progress: where to show progress.
 
     Raises:
-        RunFolderError: the folder is no run of policies, is damaged, or has no snapshots or only some of them.
+        RunFolderError: the folder is no run of policies, is damaged, or lacks snapshots.
         EnvironmentMismatch: the extra ``rl`` is not installed.
     """
     from ziggurat.policies.agents.load_members import load_members
@@ -150,9 +150,10 @@ def finished_snapshots(folder: Path, config: PoliciesConfig) -> list[run_folder.
             "finish the training first: ziggurat policies train CONFIG",
         )
     found = run_folder.read_snapshots(folder)
-    if found[-1].cycle != config.training.cycles:
+    missing = set(range(1, config.training.cycles + 1)) - {each.cycle for each in found}
+    if missing:
         raise RunFolderError(
-            f"{folder}: the snapshot of the last cycle, {config.training.cycles}, is missing",
+            f"{folder}: the snapshot of cycle {min(missing)} is missing",
             "restore the folder from a copy, or train again in another one with --run",
         )
     return found

@@ -101,7 +101,10 @@ def restore_agent(agent: BaseAlgorithm, arrays: Mapping[str, npt.NDArray[Any]], 
 def _optimizer_state(
     agent: BaseAlgorithm, name: str, arrays: Mapping[str, npt.NDArray[Any]], where: Path, damage: Damage
 ) -> dict[int, dict[str, Any]]:
-    """Returns the state of an optimizer, whose arrays are scalars or have the shape of their parameter."""
+    """Returns the state of an optimizer, whose arrays are scalars or have the shape of their parameter.
+
+    Before its first step it has none; after it each parameter has the same parts.
+    """
     optimizer: Any = agent
     for step in name.split("."):
         optimizer = getattr(optimizer, step)
@@ -114,6 +117,10 @@ def _optimizer_state(
         is_integer = part.endswith(_INTEGER)
         state = found.setdefault(int(number), {})
         state[part.removesuffix(_INTEGER)] = int(value) if is_integer else torch.from_numpy(np.array(value))
+    parts = set[str]().union(*found.values())
+    for number in range(len(shapes)) if found else ():
+        if lacking := parts - found.get(number, {}).keys():
+            raise damage.of(where, f"has no array {name}/{number}/{min(lacking)}, which its other parameters have")
     return found
 
 
