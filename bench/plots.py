@@ -15,6 +15,8 @@ from ziggurat.core.files import atomic_file
 from ziggurat.metrics.power_law import fit_power_law
 
 _ROW_INCHES = 0.34
+_MOST_BARS = 60
+"""Most bars of a picture; of more figures those are drawn that have a target, if any have."""
 _CURVES = ("#2f5d8a", "#c0392b", "#2e8b57", "#8e6c8a")
 _OURS, _OTHERS, _SPREAD = "#2f5d8a", "#b5b5b5", "#555555"
 
@@ -37,10 +39,11 @@ def canvas_of(path: Path, width: float, height: float) -> Generator[Canvas]:
 def draw(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
     """Draws a bar for each median (or mean, if judged), with a panel per unit; a line spans the middle half of rounds.
 
-    Equal figures give equal bytes.
+    Of more than :data:`_MOST_BARS` figures those with a target are drawn. Equal figures give equal bytes.
     """
+    judged = [figure for figure in figures if figure["target"] is not None]
     panels: dict[str, list[Mapping[str, Any]]] = {}
-    for figure in figures:
+    for figure in judged if judged and len(figures) > _MOST_BARS else figures:
         panels.setdefault(str(figure["unit"]), []).append(figure)
     heights = [len(rows) + 1.5 for rows in panels.values()]
     with canvas_of(path, 7.5, _ROW_INCHES * sum(heights)) as canvas:
