@@ -24,6 +24,7 @@ from ziggurat.planning.problem import Problem
 from ziggurat.planning.tier_cost import PricedTable, baseline_bytes
 
 BATCH, LENGTH = 32, 20
+ANY_GAIN = {"extra_memory": None, "least_gain": 0}
 
 
 def where(hosts: int = 4, devices: int = 2, memory: float = 1e9) -> Topology:
@@ -204,7 +205,7 @@ def test_less_memory_means_fewer_copies() -> None:
 
 
 def test_beside_a_disk_copies_take_half_of_the_memory_for_rows() -> None:
-    roomy = planned(history(5000), planner={"extra_memory": None}).plan.placements["item"]
+    roomy = planned(history(5000), planner=ANY_GAIN).plan.placements["item"]
     row = 4 * 16 + 4
     assert roomy.copied_rows is not None
     assert roomy.host_rows is not None
@@ -212,12 +213,12 @@ def test_beside_a_disk_copies_take_half_of_the_memory_for_rows() -> None:
     for share in (0.5, 0.1):
         memory = 2 * share * copies
         beyond = {"memory": f"{int(memory)}B"}
-        found = planned(history(5000), planner={"extra_memory": None}, beyond_memory=beyond).plan.placements["item"]
+        found = planned(history(5000), planner=ANY_GAIN, beyond_memory=beyond).plan.placements["item"]
         assert found.copied_rows is not None
         assert found.host_rows is not None
         taken = (found.copied_rows + found.host_rows / 2) * row
         assert 0.9 * memory / 2 - 2 * row < taken <= memory / 2
-    same = planned(history(5000), planner={"extra_memory": None}, beyond_memory={"memory": f"{int(2.1 * copies)}B"})
+    same = planned(history(5000), planner=ANY_GAIN, beyond_memory={"memory": f"{int(2.1 * copies)}B"})
     assert same.plan.placements["item"] == roomy
 
 
@@ -300,6 +301,17 @@ def test_copies_take_no_more_than_the_extra_memory(extra: int) -> None:
     allowed = extra + baseline_bytes(problem(spec, where(), counts).tiered(spec))[2]
     assert allowed - 500 < kept(extra) <= allowed * (1 + 1e-6)
     assert kept(extra) < kept(extra + 2_000) < kept(None)
+
+
+def test_copies_that_save_little_are_left_out() -> None:
+    saving = planned(history(), planner={"least_gain": 0})
+    copied = saving.plan.placements["item"]
+    assert (copied.copied_rows or 0) + (copied.host_rows or 0) > 0
+    none = planned(history(), planner={"least_gain": 0.9})
+    placement = none.plan.placements["item"]
+    assert (placement.sharding, placement.copied_rows, placement.host_rows) == ("row_tiers", 0, 0)
+    assert any("of the tables' modelled time, so there are none" in note for note in none.notes)
+    assert none.step_seconds > saving.step_seconds
 
 
 def test_growth_with_ranks() -> None:

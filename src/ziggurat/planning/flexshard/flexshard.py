@@ -21,7 +21,13 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import check_names, check_sharding, must_replicate
 from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
 from ziggurat.planning.cost import FLOAT, ShardCost, state_bytes
-from ziggurat.planning.flexshard.thresholds import TierCounts, fastest_counts, kept_bytes, smallest_counts
+from ziggurat.planning.flexshard.thresholds import (
+    TierCounts,
+    fastest_counts,
+    kept_bytes,
+    smallest_counts,
+    step_seconds,
+)
 from ziggurat.planning.placement import Loads
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import BytesOrZero, format_bytes
@@ -55,6 +61,10 @@ class FlexShard(Planner):
         slack: float = pydantic.Field(default=SLACK, ge=0, allow_inf_nan=False)
         """The share by which a step may be slower, by the cost model, than with the fastest numbers of copied rows,
         where that leaves fewer bytes for the forward pass to wait for: more rows are then on every rank."""
+
+        least_gain: float = pydantic.Field(default=0.05, ge=0, lt=1)
+        """The share of the tables' modelled seconds that copies must save, or there are none: the gradients of copies
+        take three exchanges more, whose latency is not modelled."""
 
         @property
         def named_tables(self) -> tuple[str, ...]:
@@ -91,6 +101,9 @@ class FlexShard(Planner):
             counts = _with_copies_in(limit, problem, tables, counts, memory, self.config)
         if counts is None:
             raise _no_memory(problem, chosen, tables, left)
+        saved = _saved_by_copies(tables, counts)
+        is_little = saved < self.config.least_gain and least <= memory
+        counts = [TierCounts(0, 0)] * len(tables) if is_little else counts
         ranks = tuple(range(problem.topology.world_size))
         tiers = {
             table.name: Placement("row_tiers", ranks, copied_rows=each.copied, host_rows=each.host)
@@ -99,6 +112,8 @@ class FlexShard(Planner):
         every = {**others.placements, **tiers}
         placements = {table.name: every[table.name] for table in problem.tables}
         notes = tuple(_note(table, each) for table, each in zip(tables, counts, strict=True))
+        if is_little:
+            notes += (f"flexshard: copies would save {saved:.1%} of the tables' modelled time, so there are none",)
         notes = (*notes, *self._notes_on_skipped(problem, chosen), *_remarks(problem))
         return Plan(others.world_size, placements, others.local_size, notes)
 
@@ -165,6 +180,11 @@ def _with_copies_in(
         else:
             low, best = middle, found
     return best
+
+
+def _saved_by_copies(tables: Sequence[PricedTable], counts: Sequence[TierCounts]) -> float:
+    """Returns the share of the tables' modelled seconds that copies save."""
+    return 1 - step_seconds(tables, counts) / step_seconds(tables, [TierCounts(0, 0)] * len(tables))
 
 
 def fastest_tiers(problem: Problem, table: TableSpec) -> list[ShardCost]:
