@@ -64,7 +64,7 @@ class FlexShard(Planner):
 
         least_gain: float = pydantic.Field(default=0.05, ge=0, lt=1)
         """The share of the tables' modelled seconds that copies must save, or there are none: the gradients of copies
-        take three exchanges more, whose latency is not modelled."""
+        take three exchanges more, whose latency is not modelled. 0: they need not save any, as ``slack`` allows."""
 
         @property
         def named_tables(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class FlexShard(Planner):
         if counts is None:
             raise _no_memory(problem, chosen, tables, left)
         saved = _saved_by_copies(tables, counts)
-        is_little = saved < self.config.least_gain and least <= memory
+        is_little = 0 < self.config.least_gain > saved and least <= memory
         counts = [TierCounts(0, 0)] * len(tables) if is_little else counts
         ranks = tuple(range(problem.topology.world_size))
         tiers = {
