@@ -40,7 +40,7 @@ from ziggurat.features.encoders.compressed.mapped import Parts
 from ziggurat.features.encoders.encoder import ProxySettings
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.preparation.parts import StagedParts
-from ziggurat.features.preparation.proxy.composed import ComposedTable, cluster_all, composed_model
+from ziggurat.features.preparation.proxy.composed import cluster_all, composed_model
 from ziggurat.features.preparation.proxy.factorisation import Factorisation, Floats, Rows, logit_coordinates
 from ziggurat.features.preparation.proxy.learned import DAMAGED_PROXY, Learned
 from ziggurat.features.preparation.proxy.rows import ProxyRows
@@ -150,7 +150,11 @@ def _train(
     batch = int(np.clip(2 ** int(np.log2(max(1, count / _STEPS))), *_BATCH))
     passes = settings.passes if held_out else min(settings.passes, _WITHOUT_VALIDATION)
     clusterings = min(settings.clusterings, passes - 1)
-    model, tables, losses = _resumed(folder, rows, settings, parts, "last")
+    if parts:
+        model, tables = composed_model(rows, parts, settings.dim, settings.seed)
+    else:
+        model, tables = Factorisation.initial(rows.keys_V, settings.dim, settings.seed, logistic=rows.logistic), []
+    losses = _restored(folder, model, "last")
     if losses:
         progress.note(f"resuming the proxy after {len(losses)} passes")
     progress.start("proxy", float(passes * count), "rows")
@@ -168,27 +172,16 @@ def _train(
                 progress.advance(done)
         losses.append(_loss(model, rows, VALIDATION if held_out else TRAIN, batch))
         _save_pass(folder, model, losses, clusterings)
-    model, _, kept = _resumed(folder, rows, settings, parts, "best")
-    if not kept:
+    if not _restored(folder, model, "best"):
         raise DAMAGED_PROXY.of(folder, "the proxy after its best pass is gone")
     best = _best(losses, clusterings)
     progress.finish(f"loss {losses[best]:.4f} after pass {best + 1} of {len(losses)}")
     return _save_vectors(folder, model, rows, losses)
 
 
-def _resumed(
-    folder: Path,
-    rows: ProxyRows,
-    settings: ProxySettings,
-    parts: Mapping[str, Parts],
-    which: Literal["last", "best"],
-) -> tuple[Factorisation, list[ComposedTable], list[float]]:
-    """Returns the model after its last or its best pass, its composed tables, and the losses of all passes; a fresh one
-    if there is none."""
-    if parts:
-        model, tables = composed_model(rows, parts, settings.dim, settings.seed)
-    else:
-        model, tables = Factorisation.initial(rows.keys_V, settings.dim, settings.seed, logistic=rows.logistic), []
+def _restored(folder: Path, model: Factorisation, which: Literal["last", "best"]) -> list[float]:
+    """Gives a model the numbers after its last or its best pass; returns the losses of all passes, none if it is left
+    as it was."""
     state = _state(folder)
     saved = None if state is None else state.last if which == "last" else state.best
     if state is not None and saved is not None:
@@ -198,10 +191,10 @@ def _resumed(
             if own.keys() == arrays.keys() and all(arrays[name].shape == each.shape for name, each in own.items()):
                 for name, each in own.items():
                     each[:] = arrays[name]
-                return model, tables, list(state.losses)
+                return list(state.losses)
         except (FileNotFoundError, DataError):
             pass
-    return model, tables, []
+    return []
 
 
 def _arrays(model: Factorisation) -> dict[str, npt.NDArray[Any]]:
