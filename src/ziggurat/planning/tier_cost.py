@@ -45,6 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -265,6 +266,13 @@ def _cumulated(values: Floats) -> Floats:
     return np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
 
 
+def tier_of(shard: Shard, sizes: Sequence[int]) -> int:
+    """Returns the number of a shard's tier, given how many rows each tier has; an empty shard may begin at the end, and
+    is of the last tier with rows."""
+    last = next((number for number in (2, 1, 0) if sizes[number]), 0)
+    return next((number for number, end in enumerate(accumulate(sizes)) if shard.rows.first < end), last)
+
+
 def tier_shard_costs(
     tiered: PricedTable, placement: Placement, shards: Sequence[Shard]
 ) -> list[tuple[Shard, ShardCost]]:
@@ -276,11 +284,8 @@ def tier_shard_costs(
     tiers = placement.tiers(table.rows)
     loads = tiered.loads(tiers[0].size, tiers[1].size)
     found: list[tuple[Shard, ShardCost]] = []
-    last = next((number for number in (2, 1, 0) if tiers[number].size), 0)  # an empty shard may begin at the end
     for shard in shards:
-        ends = (tier.first + tier.size for tier in tiers)
-        number = next((k for k, end in enumerate(ends) if shard.rows.first < end), last)
-        load, rows = loads[number], shard.rows.size
+        load, rows = loads[tier_of(shard, [tier.size for tier in tiers])], shard.rows.size
         cost = ShardCost(
             weight_bytes=FLOAT * rows * table.dim,
             state_bytes=state_bytes(table.optimizer, rows, table.dim),

@@ -86,7 +86,7 @@ class FlexShard(Planner):
         """
         chosen = self.chosen(problem)
         if not chosen:
-            notes = (_nothing_chosen(problem), *self._notes_on_skipped(problem, chosen))
+            notes = (_nothing_chosen(problem), *self._notes_on_skipped(problem))
             return replace(self.rules.plan(problem), notes=notes)
         tables = [problem.tiered(table) for table in chosen]
         split = sum(baseline_bytes(table)[2] for table in tables)
@@ -114,12 +114,15 @@ class FlexShard(Planner):
         notes = tuple(_note(table, each) for table, each in zip(tables, counts, strict=True))
         if is_little:
             notes += (f"flexshard: copies would save {saved:.1%} of the tables' modelled time, so there are none",)
-        notes = (*notes, *self._notes_on_skipped(problem, chosen), *_remarks(problem))
+        notes = (*notes, *self._notes_on_skipped(problem), *_remarks(problem))
         return Plan(others.world_size, placements, others.local_size, notes)
 
-    def _notes_on_skipped(self, problem: Problem, chosen: Sequence[TableSpec]) -> list[str]:
-        """Returns notes on the tables of sequences that have no tiers, though the config leaves the choice open."""
-        return _skipped(problem, chosen) if self.config.tables is None and problem.topology.world_size > 1 else []
+    def _notes_on_skipped(self, problem: Problem) -> list[str]:
+        """Returns why tables of sequences have no tiers, where the config leaves the choice open."""
+        if self.config.tables is not None or problem.topology.world_size == 1:
+            return []
+        found = ((each.name, _why_no_tiers(problem, each)) for each in problem.tables if each.positions)
+        return [f"flexshard: table {name!r} has no tiers: {why}" for name, why in found if why is not None]
 
     def chosen(self, problem: Problem) -> list[TableSpec]:
         """Returns the tables whose rows are placed one by one.
@@ -301,13 +304,6 @@ def _remarks(problem: Problem) -> list[str]:
         "flexshard: without statistics no row is known to be hotter than another; all have one tier as far as memory "
         "allows"
     ]
-
-
-def _skipped(problem: Problem, chosen: Sequence[TableSpec]) -> list[str]:
-    """Returns a line for each table of sequences whose rows are placed together all the same."""
-    found = ((each.name, _why_no_tiers(problem, each)) for each in problem.tables if each.positions)
-    names = {each.name for each in chosen}
-    return [f"flexshard: table {name!r} has no tiers: {why}" for name, why in found if why and name not in names]
 
 
 def _nothing_chosen(problem: Problem) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 
 from ziggurat.core.files import atomic_file
@@ -11,7 +10,7 @@ from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.plan_estimate import DeviceLoad, PlacedShard
 from ziggurat.planning.quantities import format_bytes, format_seconds
-from ziggurat.planning.tier_cost import TIER_NAMES
+from ziggurat.planning.tier_cost import TIER_NAMES, tier_of
 from ziggurat.report.charts import legend
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, section, table
@@ -143,10 +142,7 @@ def _tier(planned: PlanEstimate, placed: PlacedShard) -> str | None:
     """Returns the name of the tier that a shard is of, None for a table without tiers."""
     for each in planned.tiers:
         if each.table == placed.table:
-            ends = accumulate(load.rows for load in each.tiers)
-            return next(
-                (name for name, end in zip(TIER_NAMES, ends, strict=True) if placed.shard.rows.first < end), None
-            )
+            return TIER_NAMES[tier_of(placed.shard, [load.rows for load in each.tiers])]
     return None
 
 
