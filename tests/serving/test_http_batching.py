@@ -52,12 +52,14 @@ class Held:
         self.batches.append(figures.rows)
         assert self.may_note.wait(60)
 
-    def ask(self, rows: list[dict[str, Any]], seconds: float = 60.0) -> asyncio.Task[Answer]:
+    def ask(
+        self, rows: list[dict[str, Any]], seconds: float = 60.0, gone: asyncio.Future[None] | None = None
+    ) -> asyncio.Task[Answer]:
         """Starts a request."""
 
         async def run() -> Answer:
             deadline = time.monotonic() + seconds
-            return await self.batcher.predict(lambda model: model.predict_parts(rows), len(rows), deadline)
+            return await self.batcher.predict(lambda model: model.predict_parts(rows), len(rows), deadline, gone=gone)
 
         return asyncio.get_running_loop().create_task(run())
 
@@ -338,6 +340,45 @@ def test_a_request_at_fault_and_one_that_is_gone_do_not_harm_the_others_of_their
         await first
         held.batcher.close()
         assert held.batches == [1, 3]
+
+    run(test)
+
+
+def test_a_client_that_goes_leaves_the_queue_and_is_not_predicted(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export)
+        gone = asyncio.get_running_loop().create_future()
+        first, with_first = held.ask(export.rows[:1]), asyncio.get_running_loop().create_future()
+        await held.busy()
+        left, other = held.ask(export.rows[:7], gone=gone), held.ask(export.rows[:3], gone=with_first)
+        await queued(held, 10)
+        gone.set_result(None)
+        with pytest.raises(HttpRefused) as refused:
+            await left
+        assert (refused.value.status, refused.value.code) == (499, "client_gone")
+        assert held.batcher.queued_rows == 3
+        held.let(2)
+        await asyncio.gather(first, other)
+        held.batcher.close()
+        assert held.batches == [1, 3]
+
+    run(test)
+
+
+def test_a_batch_whose_clients_all_go_while_it_waits_for_more_ends_nothing(export: Exported) -> None:
+    async def test() -> None:
+        held = Held(export, ServingLimits(batch_wait_s=1.0))
+        gone = asyncio.get_running_loop().create_future()
+        left = held.ask(export.rows[:7], gone=gone)
+        await queued(held, 7)
+        await asyncio.sleep(0.05)
+        gone.set_result(None)
+        with pytest.raises(HttpRefused):
+            await left
+        held.let()
+        assert len((await held.ask(export.rows[:3])).outputs["click"]) == 3
+        held.batcher.close()
+        assert held.batches == [3]
 
     run(test)
 

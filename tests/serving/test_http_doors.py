@@ -287,6 +287,24 @@ def test_connections_beyond_those_that_are_answered_are_refused(server: Running)
         time.sleep(0.05)
 
 
+def test_rows_of_a_client_that_has_gone_are_not_predicted(export: Exported) -> None:
+    body = json.dumps({"rows": export.rows[:7]}).encode()
+    head = f"POST /v1/predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    with running(export.folder, "--batch-wait-ms", "1000") as server:
+        with raw(server) as connection:
+            connection.sendall(head + body)
+            time.sleep(0.1)
+        until = time.monotonic() + 60
+        while '"status":499' not in server.lines():
+            assert time.monotonic() < until, server.lines()
+            time.sleep(0.05)
+        assert '"code":"client_gone"' in server.lines()
+        assert server.client.post("/v1/predict", json={"rows": export.rows[:1]}).status_code == 200
+        counted = server.client.get("/metrics").text
+        (rows,) = (line for line in counted.splitlines() if line.startswith("ziggurat_batch_rows_sum"))
+        assert float(rows.split()[-1]) == 1.0
+
+
 def mutated(data: bytes, chance: random.Random) -> bytes:
     """Returns data with some bytes changed, cut, doubled or inserted."""
     found = bytearray(data)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
 import time
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -149,6 +151,26 @@ def test_processes_share_it_and_one_that_is_killed_breaks_nothing() -> None:
         cache.put(ids, rows_of(ids, 4096, 0))
         cache.advance(cache.generation, None)  # takes each set, also that of the process that died
         assert len(cache.read(ids, out, cache.generation)) == 64
+
+
+def test_a_set_whose_owner_died_is_taken_though_its_number_was_given_again() -> None:
+    """A set of a process that had this one's number, and began at another time, must not be waited for."""
+    cache = RowBytesCache(FIXED_BYTES + 64 * (64 + ENTRY_BYTES), 64, 64)
+    ids = np.arange(64)
+    sets = ctypes.cast(cache._memory.address + 4096, ctypes.POINTER(ctypes.c_uint32))
+    cache.put(ids, rows_of(ids, 64, 0))
+    born = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) % 1023 + 1
+    sets[0], sets[1] = 1, os.getpid() | (born % 1023 + 1) << 22  # half written by another process
+    ending = threading.Thread(target=cache.advance, args=(2,), daemon=True)
+    ending.start()
+    ending.join(60)
+    assert not ending.is_alive()
+    assert sets[1] == 0
+    cache.put(ids, rows_of(ids, 64, 0), 2)
+    out = np.zeros((64, 64), np.uint8)
+    there = np.setdiff1d(ids, cache.read(ids, out, 2))
+    assert len(there) > 32
+    assert (out[there] == rows_of(there, 64, 0)).all()
 
 
 def test_a_table_of_too_many_rows_is_refused() -> None:

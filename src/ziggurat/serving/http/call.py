@@ -59,7 +59,7 @@ class Service:
         deadline = call.began + min(seconds, self.limits.longest_deadline_s)
         self.metrics.queue(self.batcher.queued_rows)
         began = time.monotonic()
-        answer = await self.batcher.predict(make, rows, deadline, is_rank=is_rank)
+        answer = await self.batcher.predict(make, rows, deadline, is_rank=is_rank, gone=call.gone)
         call.stages |= {"queue": answer.queue_s, "encode": answer.encode_s, "predict": answer.predict_s}
         call.stages["wait"] = max(
             0.0, time.monotonic() - began - answer.queue_s - answer.encode_s - answer.predict_s

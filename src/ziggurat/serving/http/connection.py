@@ -12,7 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ziggurat.serving.http.gate import COMPLETE
+from ziggurat.serving.http.gate import COMPLETE, GONE
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 
@@ -40,6 +40,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._since, self._was_used = time.monotonic(), False
         self._end_timer: asyncio.TimerHandle | None = None
         self._goodbye_timer: asyncio.TimerHandle | None = None
+        self._gone: asyncio.Future[None] = self.loop.create_future()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
@@ -69,6 +70,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timers()
+        if not self._gone.done():
+            self._gone.set_result(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -93,6 +96,7 @@ class BoundedConnection(HttpToolsProtocol):
         if size > self.LIMITS.head_bytes:
             self._refuse_large_head()
             raise ValueError("the head of the request is too large")
+        self.scope[GONE] = self._gone  # pyright: ignore[reportGeneralTypeIssues] - a key of our own
         super().on_headers_complete()
         if self._ending and self.cycle:
             self.cycle.keep_alive = False

@@ -24,6 +24,8 @@ CALL = "ziggurat.call"
 """The key of the scope under which the application finds the :class:`GateCall`."""
 COMPLETE = "ziggurat.complete"
 """The key of the scope that is true once the whole body has arrived, so that nobody need wait for it."""
+GONE = "ziggurat.gone"
+"""The key of the scope whose future is done once the client has gone, so that nothing is computed for it."""
 Direct = Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]]
 """(Method, path) -> what answers it."""
 _LINGER_S = 1.0
@@ -41,6 +43,7 @@ class GateCall:
         endpoint: the route, for logs and metrics, which hold no path that a client made up.
         client: the name of who calls.
         rows: its rows, once they are known.
+        gone: is done once the client has gone; None where the server does not tell.
         code: why it is refused; empty if it is answered.
         stages: stage -> seconds.
     """
@@ -51,6 +54,7 @@ class GateCall:
     endpoint: str = "other"
     client: str = "-"
     rows: int = 0
+    gone: asyncio.Future[None] | None = None
     code: str = ""
     stages: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -83,7 +87,7 @@ class Gate:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        call = GateCall(time.monotonic())
+        call = GateCall(time.monotonic(), gone=scope.get(GONE))
         scope[CALL] = call
         request_id = f"{random.getrandbits(128):032x}"
         status, sent, started = 0, 0, False

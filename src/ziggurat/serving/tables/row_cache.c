@@ -10,17 +10,20 @@
  * nothing and leave nothing.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { WAYS = 8, FAR_AHEAD = 16, AHEAD = 8, WINDOW = 40, MOST = 255 };
+enum { WAYS = 8, FAR_AHEAD = 16, AHEAD = 8, WINDOW = 40, MOST = 255, PID_BITS = 22, BIRTHS = 1023, PATIENCE = 1000 };
 
 struct set {
-    _Atomic uint32_t sequence, owner; /* odd: being changed; the process that changes it */
+    _Atomic uint32_t sequence, owner; /* odd: being changed; the process that changes it, see `process_name` */
     _Atomic uint32_t tags[WAYS];      /* id + 1; 0: empty */
 };
 
@@ -149,8 +152,51 @@ int64_t zs_cache_read(struct cache *cache, uint64_t generation, int64_t number, 
     return lost;
 }
 
-/* Takes a set; returns 0 if another thread has it. One that a process left when it died is emptied. */
-static int take(struct set *set, uint32_t me) {
+/* When a process began, in clock ticks, as a number from 1 to BIRTHS; 0: the system does not tell; -1: it has ended. */
+static int birth_of(pid_t process) {
+    char path[32], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    ssize_t size = read(file, text, sizeof text - 1);
+    close(file);
+    if (size <= 0) return 0;
+    text[size] = 0;
+    char *at = strrchr(text, ')'); /* the end of the program's name, which may have spaces; the state follows */
+    if (!at || at[1] != ' ') return 0;
+    if (at[2] == 'Z' || at[2] == 'X') return -1;
+    for (int field = 3; field <= 22 && at; field++) at = strchr(at + 1, ' ');
+    return at ? (int)(strtoull(at, NULL, 10) % BIRTHS) + 1 : 0;
+}
+
+/* What names this process: its number and when it began, as a number may be given again. Never 0. */
+static uint32_t process_name(void) {
+    static _Thread_local uint32_t name;
+    static _Thread_local pid_t of;
+    pid_t now = getpid();
+    if (of != now) {
+        int birth = birth_of(now);
+        name = (uint32_t)now | (uint32_t)(birth > 0 ? birth : 0) << PID_BITS;
+        of = now;
+    }
+    return name;
+}
+
+/* Whether a process has ended, as far as its number tells: another may have it by now. */
+static int is_gone(uint32_t owner) { return kill((pid_t)(owner & ((1u << PID_BITS) - 1)), 0) != 0 && errno == ESRCH; }
+
+/* Whether a process has ended, also if its number was given again; it reads a file of the system. */
+static int has_ended(uint32_t owner) {
+    if (is_gone(owner)) return 1;
+    int birth = birth_of((pid_t)(owner & ((1u << PID_BITS) - 1))), noted = (int)(owner >> PID_BITS);
+    return birth < 0 || (birth && noted && birth != noted);
+}
+
+/* Takes a set; returns 0 if another thread has it. One that a process left when it died is emptied.
+ *
+ * `ended` tells whether the owner has. Whoever cannot wait asks `is_gone`, which misses a number that was given again.
+ */
+static int take(struct set *set, uint32_t me, int (*ended)(uint32_t)) {
     uint32_t owner = 0;
     if (atomic_compare_exchange_strong_explicit(&set->owner, &owner, me, memory_order_acquire, memory_order_relaxed)) {
         uint32_t now = atomic_load_explicit(&set->sequence, memory_order_relaxed);
@@ -158,7 +204,7 @@ static int take(struct set *set, uint32_t me) {
         atomic_thread_fence(memory_order_release);
         return 1;
     }
-    if (owner == me || kill((pid_t)owner, 0) == 0 || errno != ESRCH) return 0;
+    if (owner == me || !ended(owner)) return 0;
     if (!atomic_compare_exchange_strong_explicit(&set->owner, &owner, me, memory_order_acquire, memory_order_relaxed))
         return 0;
     uint32_t now = atomic_load_explicit(&set->sequence, memory_order_relaxed);
@@ -176,7 +222,7 @@ static void give(struct set *set) {
 
 /* Keeps rows, which stand one behind the other, if they are asked for as often as those that are there. */
 void zs_cache_put(struct cache *cache, uint64_t generation, int64_t number, const int64_t *ids, const uint8_t *rows) {
-    uint32_t me = (uint32_t)getpid();
+    uint32_t me = process_name();
     for (int64_t i = 0; i < number; i++) {
         int64_t at = set_of(cache, ids[i]);
         struct set *set = set_at(cache, at);
@@ -194,7 +240,7 @@ void zs_cache_put(struct cache *cache, uint64_t generation, int64_t number, cons
             }
         }
         if (!is_free && asked_for(cache, ids[i]) < least) continue;
-        if (!take(set, me)) continue;
+        if (!take(set, me, is_gone)) continue;
         int is_current = atomic_load(&cache->generation) == generation;
         int elsewhere = 0; /* another thread may have kept it meanwhile */
         for (int each = 0; each < WAYS; each++)
@@ -208,8 +254,8 @@ void zs_cache_put(struct cache *cache, uint64_t generation, int64_t number, cons
 }
 
 static void forget(struct set *set, uint32_t tag) {
-    uint32_t me = (uint32_t)getpid();
-    while (!take(set, me)) sched_yield();
+    uint32_t me = process_name();
+    for (int tries = 1; !take(set, me, tries % PATIENCE ? is_gone : has_ended); tries++) sched_yield();
     for (int way = 0; way < WAYS; way++)
         if (tag == 0 || atomic_load_explicit(&set->tags[way], memory_order_relaxed) == tag)
             atomic_store_explicit(&set->tags[way], 0, memory_order_relaxed);

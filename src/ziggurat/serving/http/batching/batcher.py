@@ -2,7 +2,8 @@
 
 While a batch is predicted, requests wait in a queue of bounded length; the next batch takes as many as fit. So batches
 grow with the load, and a lone request does not wait. A request that cannot be answered before its deadline is refused
-at once, by what batches took lately, and one whose deadline passes while it waits is not predicted. Where tables are on
+at once, by what batches took lately, and one whose deadline passes, or whose client goes, while it waits is not
+predicted. Where tables are on
 disk there are some threads, of which one computes at a time: while a batch waits for its rows, another begins or ends.
 
 Shape legend: B rows, C columns of all labels.
@@ -19,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -152,7 +154,13 @@ class Batcher:
         self._model = model
 
     async def predict(
-        self, make: Callable[[ServedModel], list[GivenRows]], rows: int, deadline: float, *, is_rank: bool = False
+        self,
+        make: Callable[[ServedModel], list[GivenRows]],
+        rows: int,
+        deadline: float,
+        *,
+        is_rank: bool = False,
+        gone: asyncio.Future[None] | None = None,
     ) -> Answer:
         """Returns the predictions for a request.
 
@@ -161,10 +169,11 @@ class Batcher:
             rows: how many rows it has.
             deadline: when it must be answered (monotonic seconds).
             is_rank: whether it is one to rank.
+            gone: is done once its client has gone; it is not predicted then, if its batch has not begun.
 
         Raises:
-            HttpRefused: there are too many rows before it, its deadline cannot be met or has passed, or its rows cannot
-                be predicted.
+            HttpRefused: there are too many rows before it, its deadline cannot be met or has passed, its rows cannot
+                be predicted, or its client has gone.
         """
         now = time.monotonic()
         with self._changed:
@@ -176,12 +185,27 @@ class Batcher:
             self._queued_rows += rows
             if self._may_begin():
                 self._changed.notify_all()
+        leave = partial(self._leave, job)
+        if gone is not None:
+            gone.add_done_callback(leave)
         try:
             return await job.answer
         finally:
-            if job.answer.done() and not job.answer.cancelled():
+            if gone is not None:
+                gone.remove_done_callback(leave)
+            if job.answer.done() and not job.answer.cancelled() and not (gone is not None and gone.done()):
                 self.admission.late.add(time.monotonic() - now - wait_s)
-            job.answer.cancel()  # a client that has gone needs none
+            job.answer.cancel()
+
+    def _leave(self, job: _Job, _: asyncio.Future[None]) -> None:
+        """Refuses the request of a client that has gone, and takes it out of the queue."""
+        if not job.answer.done():
+            job.answer.set_exception(HttpRefused(499, "client_gone", "the client went before it was answered"))
+        with self._changed:
+            if job in self._queue:
+                self._queue.remove(job)
+                self._queued_rows -= job.rows
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Predicts what was admitted, and ends the threads."""
@@ -217,23 +241,32 @@ class Batcher:
     def _take(self) -> list[_Job]:
         """Waits for requests and for the turn to predict them; returns those of the next batch, none if there will be
         no more."""
+        jobs: list[_Job] = []
         with self._next, self._changed:
-            while not self._may_begin():
-                if self._closing and not self._queue:
-                    return []
-                self._changed.wait()
-            if self._limits.batch_wait_s:
-                self._wait_for_more()
-            self._turn.begin()
-            jobs: list[_Job] = []
-            rows = 0
-            while self._queue and (not jobs or rows + self._queue[0].rows <= self._limits.batch_rows):
-                job = self._queue.popleft()
-                self._queued_rows -= job.rows
-                jobs.append(job)
-                rows += job.rows
-            self._busy_rows[threading.get_ident()] = rows
+            while not jobs:
+                while not self._may_begin():
+                    if self._closing and not self._queue:
+                        return []
+                    self._changed.wait()
+                if self._limits.batch_wait_s:
+                    self._wait_for_more()
+                self._turn.begin()
+                jobs = self._next_batch()
+                if not jobs:  # the clients have gone meanwhile
+                    self._turn.end()
             return jobs
+
+    def _next_batch(self) -> list[_Job]:
+        """Takes as many requests from the queue as a batch may have."""
+        jobs: list[_Job] = []
+        rows = 0
+        while self._queue and (not jobs or rows + self._queue[0].rows <= self._limits.batch_rows):
+            job = self._queue.popleft()
+            self._queued_rows -= job.rows
+            jobs.append(job)
+            rows += job.rows
+        self._busy_rows[threading.get_ident()] = rows
+        return jobs
 
     @property
     def _begun_rows(self) -> int:
@@ -250,7 +283,7 @@ class Batcher:
     def _wait_for_more(self) -> None:
         """Waits until a batch is full, the time for that is over, or a deadline is near."""
         until = self._queue[0].arrived + self._limits.batch_wait_s
-        while self._queued_rows < self._limits.batch_rows and not self._closing:
+        while self._queue and self._queued_rows < self._limits.batch_rows and not self._closing:
             nearest = min(job.deadline for job in self._queue) - 2 * self._queued_rows * self.admission.lately.of_a_row
             left = min(until, nearest) - time.monotonic()
             if left <= 0 or not self._changed.wait(left):
@@ -263,7 +296,7 @@ class Batcher:
         given: dict[int, list[GivenRows]] = {}
         refused: dict[_Job, Answer | Exception] = {}
         for number, job in enumerate(jobs):
-            if job.answer.cancelled():
+            if job.answer.done():  # its client has gone
                 continue
             try:
                 # What waited for less than a batch takes is tried: else nothing would tell that batches take less now.
