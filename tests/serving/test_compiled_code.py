@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from tests.serving.http_kit import exported, running
+from tests.serving.versions_kit import STEPS, trained, until
 from ziggurat.data.readers.rows_in_memory import to_arrow
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.serving.artefact.manifest import Manifest
@@ -91,6 +93,36 @@ def test_a_server_takes_code_that_is_there(code: CompiledCode) -> None:
         assert server.client.get("/admin/status").json()["dense"] == "by the graph"
     click, expected = (np.array(each["predictions"]["click"]) for each in (answer, exact))
     np.testing.assert_allclose(click, expected, rtol=0, atol=1e-6)
+
+
+def test_versions_that_are_followed_share_the_code_and_have_their_own_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ziggurat.serving.model.compiled_code._WORTH", 1e9)
+    run, rows, place = trained(), 5, tmp_path / "checkpoints"
+    first, second = STEPS[0], STEPS[1]
+    expected = {step: run.predicted_of(run.export(step), rows) for step in (first, second)}
+    assert np.abs(expected[first] - expected[second]).max() > 1e-4, "the versions tell apart"
+    verdict = CompiledCode(run.export(first), Manifest.read(run.export(first)), 1).compile()
+    assert verdict.is_used, verdict.reason
+    run.put(first, place)
+    export = tmp_path / "export"
+    shutil.copytree(run.export(first), export)
+    with running(export, "--compile", "--follow", str(place), "--poll", "0.05") as server:
+
+        def answer() -> tuple[int, list[float]]:
+            found = server.client.post("/v1/predict", json={"rows": run.rows[:rows]}).json()
+            return found["model"]["step"], found["predictions"]["click"]
+
+        step, before = answer()
+        assert step == first
+        np.testing.assert_allclose(before, expected[first], rtol=0, atol=1e-6)
+        run.put(second, place)
+        until(lambda: answer()[0] == second)
+        np.testing.assert_allclose(answer()[1], expected[second], rtol=0, atol=1e-6)
+        assert server.client.get("/admin/status").json()["dense"].startswith("by code compiled here")
+        assert server.client.post("/admin/rollback").json()["reached_all_workers"] is True
+        assert answer() == (first, before)
 
 
 @pytest.mark.parametrize("damage", ["library", "library gone", "verdict", "verdict of another kind"])

@@ -10,8 +10,7 @@ import re
 import shutil
 import signal
 import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import pytest
 
 from tests.commands import ziggurat
 from tests.serving.http_kit import ADMIN, TOKEN, Running, running
-from tests.serving.versions_kit import STEPS, Trained, trained
+from tests.serving.versions_kit import STEPS, Trained, trained, until
 
 ROWS = 5
 
@@ -59,13 +58,6 @@ class Clients:
         self._stop.set()
         for each in self._threads:
             each.join()
-
-
-def until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def versions(server: Running) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,13 @@ class Trained:
         name = folder_of(step)
         shutil.copytree(self.run / "checkpoints" / name, place / f".{name}")
         (place / f".{name}").rename(place / name)
+
+
+def until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @functools.cache
