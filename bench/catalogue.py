@@ -8,6 +8,7 @@ from bench.micro.cost_network import COST_NETWORK
 from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
 from bench.micro.recshard import RECSHARD
+from bench.micro.search_prediction import SEARCH_PREDICTION
 from bench.micro.seerl_clusters import SEERL_CLUSTERS
 from bench.micro.seerl_placement import SEERL_PLACEMENT
 from bench.micro.shampoo_step import SHAMPOO_STEP
@@ -108,6 +109,7 @@ _ALL = (
     DHEN_PLANTED,
     DMT_QUALITY,
     DNAS,
+    SEARCH_PREDICTION,
     LEARNED_HASH,
     SEERL,
     SEERL_PLACEMENT,
