@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from ziggurat.search.pipelines.blocks import fitted_block, input_of
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask
 from ziggurat.search.pipelines.evaluation import Evaluator
 from ziggurat.search.pipelines.experiment_search import BEST_FILE, search_feature_pipelines
-from ziggurat.search.pipelines.experiment_table import table_of, with_pipelines
+from ziggurat.search.pipelines.experiment_table import searched_features, table_of, with_pipelines
 from ziggurat.search.pipelines.features_section import features_of
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, TimePipeline, possible
 from ziggurat.training.experiment import load_experiment
@@ -65,6 +67,86 @@ def test_the_config_computes_what_the_search_judged(make_experiment: MakeExperim
     )
     # The quantiles of a config are ranks within 100 intervals, with ties at the middle of theirs.
     np.testing.assert_allclose(prepared, ours, rtol=2e-4, atol=0.1 if "quantile" in scaler else 2e-4)
+
+
+TIMES: list[dict[str, Any]] = [
+    {"name": "moment_hour", "kind": "time", "column": "moment", "part": "hour", "format": "iso"},
+    {"name": "moment_age", "kind": "time", "column": "moment", "part": "age", "format": "iso"},
+    {"name": "day", "kind": "time", "part": "weekday", "as": "categorical", "format": "%d.%m.%Y"},
+]
+
+
+def add_times(path: Path) -> list[tuple[datetime | None, datetime]]:
+    """Adds a moment, every seventh of which is a midnight and every eleventh missing, and a day to a log."""
+    random = np.random.default_rng(7)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    times: list[tuple[datetime | None, datetime]] = []
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, [*rows[0], "moment", "day"])
+        out.writeheader()
+        for number, row in enumerate(rows):
+            day = datetime(2023, 1, 1, tzinfo=UTC) + timedelta(days=int(random.integers(0, 900)))
+            moment = day + timedelta(seconds=0 if number % 7 == 0 else int(random.integers(0, 86_400)))
+            times.append((None if number % 11 == 0 else moment, day))
+            out.writerow({**row, "moment": "" if number % 11 == 0 else moment.isoformat(), "day": f"{day:%d.%m.%Y}"})
+    return times
+
+
+def test_the_table_has_times_to_the_second(make_experiment: MakeExperiment) -> None:
+    times = add_times(Path("log.csv"))
+    table = table_of(make_experiment(features=[*FEATURES, *TIMES]), 10_000, 0, None, Silent())
+    assert [each.name for each in table.columns if each.kind == "time"] == ["moment", "day"]
+    found = table.column("moment").values, table.column("day").values
+    given = {(None if moment is None else moment.timestamp(), day.timestamp()) for moment, day in times}
+    pairs = {(None if np.isnan(moment) else float(moment), float(day)) for moment, day in zip(*found, strict=True)}
+    assert pairs <= given
+    assert len(pairs) > 0.5 * len(given)
+
+
+@pytest.mark.parametrize("encoder", ["cyclic", "age", "cyclic_and_age"])
+@pytest.mark.parametrize("column", ["moment", "day"])
+def test_the_config_computes_of_times_what_the_search_judged(
+    make_experiment: MakeExperiment, encoder: Any, column: str
+) -> None:
+    add_times(Path("log.csv"))
+    experiment = make_experiment(features=[*FEATURES, *TIMES], model={"name": "logistic_regression"})
+    pipeline = TimePipeline(encoder=encoder)
+    table = table_of(experiment, 10_000, 0, None, Silent())
+    values = input_of(table.column(column), pipeline)
+    ours, _ = fitted_block(pipeline, values, table.labels, values)
+    made = with_pipelines(experiment, {column: pipeline}, "made")
+    names = [each.name for each in made.features if isinstance(each, TimeFeature) and each.source_column == column]
+    of_dates = ["weekday", "month"] if column == "day" else ["hour", "weekday", "month"]
+    parts = {"cyclic": of_dates, "age": ["age"], "cyclic_and_age": [*of_dates, "age"]}[encoder]
+    assert names == [f"{column}_{part}" for part in parts]
+    dataset = prepare(made)
+    blocks = dataset.split("train")
+    read = [blocks.read(block) for block in range(len(blocks.sizes))]
+    waves = [f"{name}{end}" for name in names for end in ([""] if name.endswith("_age") else ["_sin", "_cos"])]
+    prepared = np.stack([np.concatenate([each.column(name).to_numpy() for each in read]) for name in waves], axis=1)
+    if column == "day" and encoder != "age":
+        ours = ours[:, 2:]  # the hour of a day is the same in all rows
+    np.testing.assert_allclose(prepared, ours, rtol=2e-4, atol=2e-4)
+
+
+def test_a_search_with_times_writes_a_config_that_trains(make_experiment: MakeExperiment) -> None:
+    add_times(Path("log.csv"))
+    experiment = make_experiment(features=[*FEATURES, *TIMES], training={"batch_size": 512, "epochs": 1})
+    searched = search_feature_pipelines(experiment, budget=8, folds=2)
+    assert searched.left == ("tags",)
+    assert set(searched.found.pipelines) == {"user", "age", "moment", "day"}
+    best = load_experiment(searched.folder / BEST_FILE)
+    assert best == searched.experiment
+    assert train(best).results is not None
+
+
+def test_a_column_of_times_named_like_another_feature_keeps_a_name_of_its_own(make_experiment: MakeExperiment) -> None:
+    times = [{"name": "when_hour", "kind": "time", "column": "when", "part": "hour", "format": "seconds"}]
+    experiment = make_experiment(features=[*FEATURES, {"name": "when", "kind": "numeric"}, *times])
+    assert [each.name for each in searched_features(experiment)] == ["user", "age", "when", "when_hour"]
+    made = with_pipelines(experiment, {"when_hour": TimePipeline(encoder="age")}, "made")
+    assert [each.name for each in made.features] == ["user", "age", "tags", "when", "when_hour_age"]
 
 
 def test_a_search_writes_a_config_that_trains(make_experiment: MakeExperiment, tmp_path: Path) -> None:

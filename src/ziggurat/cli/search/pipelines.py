@@ -56,7 +56,7 @@ def command(
     jobs: Annotated[int, typer.Option(min=1, help="Evaluations at a time, each in a process of its own.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seeds folds, draws and the network.")] = 0,
 ) -> None:
-    """Search a preprocessing pipeline for every number and category. It resumes like train.
+    """Search a preprocessing pipeline for every number, category and time. It resumes like train.
 
     \b
     Examples:

@@ -7,8 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.impute import SimpleImputer
-from sklearn.pipeline import Pipeline as Steps
 
 from ziggurat.search.pipelines.fast_categories import categorical_block
 from ziggurat.search.pipelines.fast_numbers import numeric_block
@@ -46,16 +44,19 @@ def fitted_block(
             case CategoricalPipeline():
                 fitted, rest = categorical_block(pipeline, train[:, 0], labels, other[:, 0])
             case TimePipeline():
-                parts = [("time", Times(pipeline.encoder)), ("impute", SimpleImputer(keep_empty_features=True))]
-                steps = Steps(parts)
-                fitted, rest = steps.fit_transform(train, labels), steps.transform(other)
+                times = Times(pipeline.encoder).fit(train)
+                fitted, rest = times.transform(train), times.transform(other)
     if not (np.isfinite(fitted).all() and np.isfinite(rest).all()):
         raise ValueError("a transformed value is not finite")
     return np.ascontiguousarray(fitted, np.float64), np.ascontiguousarray(rest, np.float64)
 
 
 class Times(TransformerMixin, BaseEstimator):
-    """Seconds since 1970 -> sines and cosines of hour, weekday and month, and the age; NaN stays NaN."""
+    """Seconds since 1970 -> sines and cosines of hour, weekday and month, and the age; all are 0 where it is missing.
+
+    They are those of the ``time`` features that a config gets: the age is standardised over the training rows, and rows
+    later or earlier than those count as their last or first.
+    """
 
     def __init__(self, encoder: str = "cyclic") -> None:
         self.encoder = encoder
@@ -63,6 +64,7 @@ class Times(TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         present = X[~np.isnan(X)]
         self.mean_, self.std_ = (float(present.mean()), float(present.std())) if len(present) else (0.0, 1.0)
+        self.range_ = (float(present.min()), float(present.max())) if len(present) else (0.0, 0.0)
         self.n_features_in_ = X.shape[1]
         return self
 
@@ -76,5 +78,5 @@ class Times(TransformerMixin, BaseEstimator):
             for share in (days % 1.0, np.floor(days + 3) % 7 / 7, np.where(np.isnan(seconds), np.nan, month) / 12):
                 parts += [np.sin(2 * np.pi * share), np.cos(2 * np.pi * share)]
         if self.encoder != "cyclic":
-            parts.append((seconds - self.mean_) / (self.std_ or 1.0))
-        return np.stack(parts, axis=1)
+            parts.append((np.clip(seconds, *self.range_) - self.mean_) / (self.std_ or 1.0))
+        return np.nan_to_num(np.stack(parts, axis=1))

@@ -1,8 +1,9 @@
 """The training rows of an experiment as a table for the search, and an experiment with the pipelines found.
 
 The rows are prepared once with features that change nothing: numbers as they are, filled with the median beside a flag
-that says where they were missing, and a vocabulary of all values. The split, the labels and the rows that cannot be
-used are therefore those of the training, and no validation or test row is in the table.
+that says where they were missing, a vocabulary of all values, and of a time its day and the time of the day. The split,
+the labels and the rows that cannot be used are therefore those of the training, and no validation or test row is in the
+table. All time features of a column are one: its name is the column's.
 """
 
 from __future__ import annotations
@@ -19,21 +20,23 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import label_column
 from ziggurat.data.encoded.manifest import ENCODERS
-from ziggurat.features.config import CategoricalFeature, IdFeature, NumericFeature
+from ziggurat.features.config import CategoricalFeature, FeatureConfig, IdFeature, NumericFeature, TimeFeature
 from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.transform import Transform
 from ziggurat.search.pipelines.evaluation import AnyPipeline
 from ziggurat.search.pipelines.features_section import features_of
-from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline
 from ziggurat.search.pipelines.table import MISSING_CODE, Column, Floats, Table
+from ziggurat.search.pipelines.time_column import neutral_times, seconds_of
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.preparation import prepare
 
 _FLAG = "_is_missing"
+Searched = NumericFeature | CategoricalFeature | TimeFeature
 
 
-def searched_features(experiment: Experiment) -> list[NumericFeature | CategoricalFeature]:
-    """Returns the features that a search chooses pipelines for: numbers, and categories with a table of their own.
+def searched_features(experiment: Experiment) -> list[Searched]:
+    """Returns the features that a search chooses pipelines for: numbers, categories with a table of their own, and one
+    for each column of which there are time features, named after the column if no other feature is.
 
     Raises:
         ConfigError: there are none, or the first label is not binary.
@@ -47,18 +50,36 @@ def searched_features(experiment: Experiment) -> list[NumericFeature | Categoric
     if experiment.data.negatives is not None:
         raise ConfigError("data.negatives: a search of pipelines needs a log with negatives", "leave it out")
     tables = [each.table_name for each in experiment.features if isinstance(each, IdFeature)]
-    found = [
-        each
-        for each in experiment.features
-        if isinstance(each, NumericFeature)
-        or (isinstance(each, CategoricalFeature) and tables.count(each.table_name) == 1)
-    ]
+    others = {each.name for each in experiment.features if not isinstance(each, TimeFeature)}
+    found: dict[str, Searched] = {}
+    for each in experiment.features:
+        if isinstance(each, NumericFeature) or (
+            isinstance(each, CategoricalFeature) and tables.count(each.table_name) == 1
+        ):
+            found[_key(each)] = each
+        elif isinstance(each, TimeFeature) and _key(each) not in found:
+            name = each.name if each.source_column in others else each.source_column
+            found[_key(each)] = each.model_copy(update={"name": name, "column": each.source_column})
     if not found:
         raise ConfigError(
-            "features: none is numeric, or categorical with a table of its own, so that there is nothing to search",
+            "features: none is numeric, a time, or categorical with a table of its own, so that there is nothing to "
+            "search",
             "add such features",
         )
-    return found
+    return list(found.values())
+
+
+def _key(feature: FeatureConfig) -> str:
+    """Returns what a feature is one with: all time features of a column are one."""
+    return f"@{feature.source_column}" if isinstance(feature, TimeFeature) else feature.name
+
+
+def left_features(experiment: Experiment) -> tuple[str, ...]:
+    """Returns the names of the features that a search leaves as they are."""
+    names = {each.name for each in searched_features(experiment)}
+    return tuple(
+        each.name for each in experiment.features if not isinstance(each, TimeFeature) and each.name not in names
+    )
 
 
 def neutral(experiment: Experiment) -> Experiment:
@@ -71,6 +92,8 @@ def neutral(experiment: Experiment) -> Experiment:
             features.append({**shared, "name": each.name, "kind": "numeric", "transforms": fill})
             flag = [{"name": "missing_flag"}]
             features.append({**shared, "name": f"{each.name}{_FLAG}", "kind": "numeric", "transforms": flag})
+        elif isinstance(each, TimeFeature):
+            features += neutral_times(each)
         else:
             encoder = {"name": "vocabulary", "min_count": 1}
             features.append({**shared, "name": each.name, "kind": "categorical", "type": each.type, "encoder": encoder})
@@ -106,6 +129,10 @@ def table_of(experiment: Experiment, most_rows: int, seed: int, prepared: Path |
     usable = np.flatnonzero(np.isfinite(labels))
     made: list[Column] = []
     for each in searched_features(experiment):
+        if isinstance(each, TimeFeature):
+            read = {name: values[usable] for name, values in joined.items()}
+            made.append(Column(each.name, "time", seconds_of(each, read, transform)))
+            continue
         values = joined[each.name][usable]
         if isinstance(each, NumericFeature):
             missing = joined[f"{each.name}{_FLAG}"][usable] > 0
@@ -132,21 +159,24 @@ def with_pipelines(experiment: Experiment, pipelines: Mapping[str, AnyPipeline],
 
     Args:
         experiment: the experiment.
-        pipelines: feature -> pipeline; features without one stay.
+        pipelines: feature, or column of times -> pipeline; features without one stay.
         name: the name of the experiment that is returned.
 
     Raises:
         ConfigError: the model cannot be built with them.
     """
     numbers = experiment.model.name == "logistic_regression"
+    searched = {_key(each): each for each in searched_features(experiment)}
     features: list[dict[str, Any]] = []
+    written = set[str]()
     for each in experiment.features:
-        pipeline = pipelines.get(each.name)
-        if isinstance(each, NumericFeature | CategoricalFeature) and pipeline is not None:
-            assert isinstance(pipeline, NumericPipeline | CategoricalPipeline)
-            features += features_of(each, pipeline, numbers=numbers)
-        else:
+        found = searched.get(_key(each))
+        pipeline = None if found is None else pipelines.get(found.name)
+        if found is None or pipeline is None:
             features.append(each.model_dump(mode="json"))
+        elif found.name not in written:
+            features += features_of(found, pipeline, numbers=numbers)
+            written.add(found.name)
     values: dict[str, Any] = {**experiment.model_dump(mode="json"), "name": name, "features": features}
     tables = {str(each["name"]) for each in features if each["kind"] not in {"numeric", "encoded"}}
     slices = [each for each in experiment.evaluation.slices if each in tables]

@@ -11,10 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.data.readers.cells.times import holds_hours
 from ziggurat.features.config import CategoricalFeature, NumericFeature, TimeFeature
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, TimePipeline
 
 _MOST_CATEGORIES = 62
+_OF_DATES = ("weekday", "month")
+"""Parts of times that have no hours."""
 _SCALERS: dict[str, list[dict[str, Any]]] = {
     "none": [],
     "standard": [{"name": "standardise"}],
@@ -96,8 +99,8 @@ def _time(feature: TimeFeature, pipeline: TimePipeline) -> list[dict[str, Any]]:
     shared = {"column": feature.source_column, "kind": "time"}
     if feature.format is not None:
         shared["format"] = feature.format
-    parts = {"cyclic": ("hour", "weekday", "month"), "age": ("age",)}
-    chosen = parts.get(pipeline.encoder, ("hour", "weekday", "month", "age"))
+    cyclic = ("hour", "weekday", "month") if feature.format is None or holds_hours(feature.format) else _OF_DATES
+    chosen = {"cyclic": cyclic, "age": ("age",), "cyclic_and_age": (*cyclic, "age")}[pipeline.encoder]
     return [{"name": f"{feature.name}_{part}", **shared, "part": part} for part in chosen]
 
 
