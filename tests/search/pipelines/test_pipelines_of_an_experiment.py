@@ -149,6 +149,16 @@ def test_a_column_of_times_named_like_another_feature_keeps_a_name_of_its_own(ma
     assert [each.name for each in made.features] == ["user", "age", "tags", "when", "when_hour_age"]
 
 
+def test_slices_of_an_hour_that_becomes_a_wave_are_left_out(make_experiment: MakeExperiment) -> None:
+    hour = {"name": "when_hour", "kind": "time", "column": "when", "part": "hour", "format": "seconds"}
+    hour |= {"as": "categorical"}
+    experiment = make_experiment(features=[*FEATURES, hour], evaluation={"slices": ["user", "when_hour"]})
+    made = with_pipelines(experiment, {"when": TimePipeline()}, "made")
+    made.check()
+    assert list(made.evaluation.slices) == ["user"]
+    assert list(with_pipelines(experiment, {}, "made").evaluation.slices) == ["user", "when_hour"]
+
+
 def test_a_search_writes_a_config_that_trains(make_experiment: MakeExperiment, tmp_path: Path) -> None:
     experiment = make_experiment(features=FEATURES, training={"batch_size": 512, "epochs": 1})
     searched = search_feature_pipelines(experiment, budget=6, folds=2)

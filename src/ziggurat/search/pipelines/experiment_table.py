@@ -178,7 +178,11 @@ def with_pipelines(experiment: Experiment, pipelines: Mapping[str, AnyPipeline],
             features += features_of(found, pipeline, numbers=numbers)
             written.add(found.name)
     values: dict[str, Any] = {**experiment.model_dump(mode="json"), "name": name, "features": features}
-    tables = {str(each["name"]) for each in features if each["kind"] not in {"numeric", "encoded"}}
+    tables = {
+        str(each["name"])
+        for each in features
+        if each["kind"] not in {"numeric", "encoded", "time"} or each.get("as") == "categorical"
+    }
     slices = [each for each in experiment.evaluation.slices if each in tables]
     values["evaluation"] = {**values["evaluation"], "slices": slices}
     return parse_config(Experiment, values, "search pipelines")
