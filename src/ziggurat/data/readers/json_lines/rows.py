@@ -1,7 +1,9 @@
 """Complete rows of JSON lines as columns, for columnar outputs: text unchanged, numbers with the digits of the file.
 
-Rows are converted one by one in Python, because neither pyarrow nor polars keeps the digits of a number. If the output
-is JSON lines too, whole lines are copied instead, by :class:`~ziggurat.data.readers.raw_rows.LineRows`.
+Neither pyarrow nor polars keeps the digits of a number, so msgspec divides each row into the texts of its values, and
+columns are made of these. What it does not take, such as NaN, is read by Python's own parser, as is a block with a row
+at fault, whose message is then the same. If the output is JSON lines too, whole lines are copied instead, by
+:class:`~ziggurat.data.readers.raw_rows.LineRows`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -22,6 +25,7 @@ from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.records import RecordRules
 
 Row = dict[str, Any]
+_VALUES, _ELEMENTS = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Digits(str):
@@ -59,15 +63,46 @@ class JsonRows(TextRows):
         all_names = dict.fromkeys([*(name for keys in names.values() for name in keys), *self._typed])
         types = {**self._numbers, **self._typed}
         self.schema = pa.schema([(name, types.get(name, pa.string())) for name in all_names])
+        self._names = frozenset(self.schema.names)
 
     def take(self, block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> tuple[pa.Table, list[str]]:
         records, texts = self.records(block, kept, rejected)
+        found = self._by_values(block, kept, records)
+        return (self._by_rows(block, kept, records) if found is None else found), texts
+
+    def _by_values(self, block: RawBlock, kept: LineNumbers, records: pa.BinaryArray) -> pa.Table | None:
+        """Returns the columns, made of the texts of values; None where a row has to be read by Python's parser."""
+        try:
+            records.cast(pa.string())  # refuses what is not UTF-8
+            rows = [_VALUES.decode(record) for record in records.to_pylist()]
+            if not all(self._names.issuperset(row) for row in rows):
+                return None
+            columns: list[pa.Array | pa.ChunkedArray] = []
+            for field in self.schema:
+                if field.name in self._typed:
+                    columns.append(self._from_block(block, kept, field))
+                    continue
+                values = [row.get(field.name) for row in rows]
+                if field.name in self._numbers:
+                    columns.append(pa.array(map(_number_text, values), pa.string()).cast(field.type))
+                else:
+                    delimiter = self._delimiters.get(field.name)
+                    columns.append(pa.array([_value_text(value, delimiter) for value in values], pa.string()))
+        except (msgspec.MsgspecError, pa.ArrowInvalid, UnicodeError, ValueError):
+            return None
+        return pa.table(columns, schema=self.schema)
+
+    def _from_block(self, block: RawBlock, kept: LineNumbers, field: pa.Field) -> pa.ChunkedArray:
+        return block.table.column(field.name).take(pa.array(kept)).cast(field.type)
+
+    def _by_rows(self, block: RawBlock, kept: LineNumbers, records: pa.BinaryArray) -> pa.Table:
+        """Returns the columns, with each row read by Python's parser."""
         locations = [f"{block.file}, line {line}" for line in block.lines[kept]]
         rows = [self._row(record, location) for record, location in zip(records.to_pylist(), locations, strict=True)]
         columns: list[pa.Array | pa.ChunkedArray] = []
         for field in self.schema:
             if field.name in self._typed:
-                columns.append(block.table.column(field.name).take(pa.array(kept)).cast(field.type))
+                columns.append(self._from_block(block, kept, field))
             elif field.name in self._numbers:
                 values = [
                     _number(row.get(field.name), field, location) for row, location in zip(rows, locations, strict=True)
@@ -75,7 +110,7 @@ class JsonRows(TextRows):
                 columns.append(pa.array(values, field.type))
             else:
                 columns.append(self._texts(rows, field.name))
-        return pa.table(columns, schema=self.schema), texts
+        return pa.table(columns, schema=self.schema)
 
     def _row(self, record: bytes, location: str) -> Row:
         try:
@@ -85,7 +120,7 @@ class JsonRows(TextRows):
                 f"{location}: not UTF-8", "save the file as UTF-8, or write .jsonl, where rows pass as they are"
             ) from None
         for key in row:
-            if key not in self.schema.names:
+            if key not in self._names:
                 raise DataError(
                     f"{location}: key {key!r} is not in the first rows of the file, so the output has no column for it",
                     "write .jsonl, which keeps every key, or give the file's first row this key",
@@ -100,6 +135,28 @@ class JsonRows(TextRows):
         except UnicodeEncodeError:  # a lone surrogate, which JSON can express and UTF-8 cannot
             escaped = [None if text is None else text.encode("utf-8", "backslashreplace").decode() for text in texts]
             return pa.array(escaped, pa.string())
+
+
+def _number_text(value: msgspec.Raw | None) -> str | None:
+    """Returns the text of a number, None for null."""
+    text = None if value is None else str(value, "utf-8")
+    return None if text == "null" else text
+
+
+def _value_text(value: msgspec.Raw | None, delimiter: str | None) -> str | None:
+    """Returns a JSON value as the text of a cell, as :func:`cell_text` does."""
+    if value is None:
+        return None
+    text = str(value, "utf-8")
+    if text[0] == '"' and "\\" not in text:
+        return text[1:-1]
+    if text[0] == "[" and delimiter is not None and "[" not in text[1:] and "{" not in text:
+        elements = (_value_text(each, None) for each in _ELEMENTS.decode(text) if str(each, "utf-8") != "null")
+        return delimiter.join(each or "" for each in elements)
+    if text[0] in '"[{n':
+        parsed = json.loads(text, parse_int=Digits, parse_float=Digits, parse_constant=Digits)
+        return cell_text(parsed, delimiter)
+    return text
 
 
 def cell_text(value: Any, delimiter: str | None) -> str | None:
