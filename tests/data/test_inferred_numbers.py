@@ -246,6 +246,8 @@ def ids(rows: int, draw: np.random.Generator) -> dict[str, Any]:
         "sparse popular": draw.choice(draw.choice(90 * count, count, replace=False), rows, p=share),
         "slots": draw.choice(draw.choice(np.arange(3, 500), min(160, count), replace=False), rows),
         "hash of 32 bits": draw.choice(draw.integers(0, 2**32, count), rows, p=share),
+        "signed hash of 32 bits": draw.choice(draw.integers(-(2**31), 2**31, count), rows, p=share),
+        "signed hash of 39 bits": draw.choice(draw.integers(-(2**38), 2**38, count), rows),
         "hash of 64 bits": draw.choice(draw.integers(-(2**63), 2**63 - 1, count), rows, p=share),
         "zip": draw.choice(draw.choice(np.arange(10_000, 99_999), count, replace=False), rows, p=share),
         "category and number": draw.choice(
@@ -266,6 +268,8 @@ def quantities(rows: int, draw: np.random.Generator) -> dict[str, Any]:
         "ages": np.clip(draw.normal(40, 12, rows), 16, 95).astype(int),
         "shares": np.clip(draw.beta(3, 2, rows) * 100, 0, 100).astype(int),
         "seconds": draw.exponential(300, rows).astype(int),
+        "profits": (draw.normal(2_000, 5_000_000, rows)).astype(int),
+        "profits in steps": (draw.normal(0, 900, rows)).astype(int) * 100,
         "degrees": draw.normal(10, 12, rows).astype(int),
         "scores": draw.normal(500, 100, rows).astype(int),
         "salaries": (draw.lognormal(10.5, 0.5, rows) / 1000).astype(int) * 1000,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,7 +16,7 @@ import pytest
 
 from tests.commands import Command, ziggurat
 from tests.training.conftest import MakeExperiment, RecordedNotes
-from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch, RunFolderError
 from ziggurat.core.files import FolderInUse, locked_folder
 from ziggurat.search.hyperparameters import search_hyperparameters
 from ziggurat.training.evaluate_run import evaluate
@@ -129,6 +131,43 @@ def test_a_hopeless_trial_is_ended_and_its_figures_are_kept(make_experiment: Mak
         assert 0 < each.history[-1][0] < 1000
         assert each.figures["log_loss"] is not None
         assert not (searched.folder / "trials" / f"{each.number:04d}").exists()
+
+
+def test_trials_that_are_trained_to_their_end_are_complete(slow_start: Experiment) -> None:
+    """Each is evaluated once, at its end, where there is nothing left to save by ending it."""
+    Path("exp.yaml").write_text(Path("exp.yaml").read_text().replace("epochs: 2", "epochs: 1"))
+    searched = search_hyperparameters("exp.yaml", trials=6, jobs=2, space="space.yaml")
+    assert [each.state for each in searched.trials] == ["complete"] * 6
+
+
+def test_a_file_of_the_working_directory_does_not_stand_for_the_standard_library(slow_start: Experiment) -> None:
+    Path("queue.py").write_text("raise SystemExit('the queue of the working directory was imported')\n")
+    # -P, as the command `ziggurat` has it: its own folder is first on the path, not the working directory
+    command = [sys.executable, "-P", "-m", "ziggurat", "search", "hyperparameters", "exp.yaml", "--trials", "1"]
+    ended = subprocess.run(
+        [*command, "--space", "space.yaml", "--run", "found"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_metric_that_is_undefined_for_the_config_itself_stops_the_search(make_experiment: MakeExperiment) -> None:
+    split = {"name": "time", "validation": 0.15, "test": 0.15}  # an early row alone is positive
+    lines = Path("log.csv").read_text().splitlines()
+    added = [f"{lines[0]},rare", f"{lines[1]},1", *(f"{line},0" for line in lines[2:])]
+    Path("log.csv").write_text("\n".join(added) + "\n")
+    experiment = make_experiment(
+        data__labels=[{"name": "rare"}], data__time="when", data__time_format="seconds", data__split=split,
+        training__monitor="auc", training__epochs=1,
+    )  # fmt: skip
+    with pytest.raises(DataError, match="trial 0, the config as it is: auc is undefined on the validation split"):
+        search_hyperparameters(experiment, trials=2)
+
+
+def test_ray_is_asked_for_before_the_data_are_prepared(slow_start: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(EnvironmentMismatch, match="Ray, which is not installed"):
+        search_hyperparameters(slow_start, trials=2, space="space.yaml", ray="local")
+    assert not list(Path().glob("prepared/*/manifest.json"))
 
 
 def test_a_second_search_in_the_folder_is_refused(slow_start: Experiment) -> None:

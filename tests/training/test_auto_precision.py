@@ -36,7 +36,7 @@ def test_a_run_records_what_auto_took_and_is_resumed_with_it(
 
 def test_a_stated_precision_is_taken_as_it_is(make_experiment: MakeExperiment, tmp_path: Path) -> None:
     for stated in ("fp32", "bf16"):
-        assert choices(make_experiment(training__precision=stated), tmp_path, CPU)[0] == stated
+        assert choices(make_experiment(training__precision=stated), tmp_path, CPU).precision == stated
 
 
 def test_doctor_tells_what_auto_would_take() -> None:
@@ -52,11 +52,11 @@ def test_auto_compiles_on_a_gpu_with_a_compiler_only(
 ) -> None:
     auto, cuda = make_experiment(training__compile="auto"), torch.device("cuda")
     monkeypatch.setattr(precision, "cpp_compiler", lambda: "/usr/bin/g++")
-    assert not choices(auto, tmp_path, CPU)[1]
-    assert choices(auto, tmp_path, cuda)[1]
+    assert not choices(auto, tmp_path, CPU).compiled
+    assert choices(auto, tmp_path, cuda).compiled
     monkeypatch.setattr(precision, "cpp_compiler", lambda: None)
-    assert not choices(auto, tmp_path, cuda)[1]
-    assert choices(make_experiment(training__compile=True), tmp_path, CPU)[1]
+    assert not choices(auto, tmp_path, cuda).compiled
+    assert choices(make_experiment(training__compile=True), tmp_path, CPU).compiled
 
 
 def test_a_run_records_whether_it_is_compiled(make_experiment: MakeExperiment) -> None:

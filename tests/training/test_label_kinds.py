@@ -208,7 +208,7 @@ def test_a_declared_rate_corrects_evaluation_and_prediction(kinds: Any, tmp_path
     assert figures["base_rate"] == pytest.approx(rate, rel=0.3)
     with Predictor(run) as predictor:
         found = predictor.predict(pl.read_csv(tmp_path / "kinds.csv"))
-    assert float(found.mean()) == pytest.approx(rate, rel=0.3)  # uncorrected it is more than twice the rate
+    assert float(found.mean()) == pytest.approx(rate, rel=0.4)  # uncorrected it is more than twice the rate
 
 
 def test_a_rate_for_training_needs_one_binary_label(kinds: Any) -> None:

@@ -16,6 +16,7 @@ from ziggurat.models.model import Model, ModelDims, ModelSettings
 
 DIMS_PER_TASK = 4
 """The narrowest row that the lookup kernels accept."""
+_INITIAL_STD = 0.01
 
 
 class LogisticRegression(Model):
@@ -56,6 +57,8 @@ class LogisticRegression(Model):
             )
         self.bias_T = nn.Parameter(torch.zeros(dims.tasks))
         self.linear = Linear(dims.dense, dims.tasks, bias=False) if dims.dense else None
+        if self.linear is not None:  # the loss is convex: a wide start gains nothing, and is far from the base rate
+            nn.init.normal_(self.linear.layer.weight, std=_INITIAL_STD)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         logits_BT = self.bias_T.expand(dense_BF.shape[0], -1)

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 
 from ziggurat.core.errors import EnvironmentMismatch, LostRank, ZigguratError
 from ziggurat.core.outside.failures import PartFailed
+from ziggurat.core.outside.python_process import python_command
 from ziggurat.core.sealed import declared
 from ziggurat.core.temporary import TemporaryFolder, temporary_folder
 from ziggurat.core.untrusted import Damage, read_json_object
@@ -286,4 +286,4 @@ def _failure(rank: int, code: int, folder: Path) -> Failure:
 
 def command_of(arguments: Sequence[str]) -> list[str]:
     """Returns the command line that runs this ``ziggurat`` with other arguments."""
-    return [sys.executable, "-m", "ziggurat", *arguments]
+    return python_command("ziggurat", *arguments)

@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch, shorten
@@ -40,6 +40,9 @@ from ziggurat.training.preparation import prepare
 from ziggurat.training.run_folder.own_folder import check_own_folder
 from ziggurat.training.signals import StopRequest
 from ziggurat.training.train_state import monitored
+
+if TYPE_CHECKING:
+    from ziggurat.features.preparation.ray_cluster import RayCluster
 
 SETTINGS_FILE = "search.json"
 JOURNAL_FILE = "study.journal"
@@ -140,29 +143,36 @@ def search_hyperparameters(
             "seed": seed,
         }
         check_same(folder / SETTINGS_FILE, settings)
-        dataset = prepare(experiment, folder=prepared, progress=progress)
-        if not dataset.split("validation").rows:
-            raise ConfigError("the validation split has no rows, by which a search decides", "give data.split a share")
-        settings["dataset"] = dataset.fingerprint
-        check_same(folder / SETTINGS_FILE, settings)
-        write_json(folder / SETTINGS_FILE, settings)
         with contextlib.ExitStack() as stack:
-            jobs, start = _start(stack, ray, jobs, dataset.folder, experiment.training.device)
+            cluster = None if ray is None else _cluster(stack, ray)  # a long preparation must not be for nothing
+            dataset = prepare(experiment, folder=prepared, progress=progress)
+            if not dataset.split("validation").rows:
+                raise ConfigError(
+                    "the validation split has no rows, by which a search decides", "give data.split a share"
+                )
+            settings["dataset"] = dataset.fingerprint
+            check_same(folder / SETTINGS_FILE, settings)
+            write_json(folder / SETTINGS_FILE, settings)
+            jobs, start = _start(cluster, jobs, dataset.folder, experiment.training.device)
             search = _Search(folder, experiment, found, dataset, seed, trials, jobs, start, ensemble, progress)
             return search.run(deadline)
 
 
-def _start(
-    stack: contextlib.ExitStack, ray: str | None, jobs: int | None, prepared: Path, device: str
-) -> tuple[int, Start]:
-    """Returns how many trials run at a time, and what starts them; a cluster is left with ``stack``."""
-    if ray is None:
+def _cluster(stack: contextlib.ExitStack, address: str) -> RayCluster:
+    """Returns a cluster, which is left with ``stack``."""
+    from ziggurat.features.preparation.ray_cluster import RayCluster
+
+    return stack.enter_context(RayCluster(address))
+
+
+def _start(cluster: RayCluster | None, jobs: int | None, prepared: Path, device: str) -> tuple[int, Start]:
+    """Returns how many trials run at a time, and what starts them."""
+    if cluster is None:
         jobs = jobs or 1
         return jobs, partial(LocalProcess, threads=max(1, len(os.sched_getaffinity(0)) // jobs))
-    from ziggurat.features.preparation.ray_cluster import RayCluster
     from ziggurat.search.ray_trial import ray_start
 
-    return ray_start(stack.enter_context(RayCluster(ray)), prepared.resolve(), jobs, device)
+    return ray_start(cluster, prepared.resolve(), jobs, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +214,7 @@ class _Search:
         waiting = self.study.unfinished()
         self._tidy()
         self.progress.start("search", self.trials, "trials")
+        self.progress.advance(sum(each.state != "running" for each in self.study.records()))
         with StopRequest() as stop:
             try:
                 while stop.signal is None and time.monotonic() < deadline:
@@ -264,7 +275,8 @@ class _Search:
             hopeless, evaluations = False, process.evaluations()
             for record in evaluations:
                 value = monitored(record, self.monitor, process.experiment.tasks())
-                hopeless |= self.study.report(number, _share(record, process.experiment), value)
+                share = _share(record, process.experiment)
+                hopeless |= self.study.report(number, share, value) and share < WHOLE
             if evaluations:
                 self.study.note(number, figures=_figures(evaluations[-1]), steps=evaluations[-1]["step"])
             if ended is not None:
@@ -281,6 +293,11 @@ class _Search:
             value = monitored(figures, self.monitor, process.experiment.tasks())
             self.study.note(number, figures=_figures(figures), steps=ended.result["steps"], seconds=seconds)
             if not math.isfinite(value):
+                if number == 0:
+                    raise DataError(
+                        f"trial 0, the config as it is: {self.monitor} is undefined on the validation split",
+                        "set training.monitor to another metric, or give the split more rows (data.split.validation)",
+                    )
                 self._fail(number, f"{self.monitor} is undefined on validation", seconds)
                 return
             self.study.end(number, "complete", value)

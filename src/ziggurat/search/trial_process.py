@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol, Self
 
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import write_json
+from ziggurat.core.outside.python_process import python_command
 from ziggurat.core.untrusted import Damage, read_json_object
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run_folder.metrics_log import read_metrics_log
@@ -109,7 +109,7 @@ class LocalProcess:
 
 def start_trial(files: TrialFiles, threads: int) -> subprocess.Popen[bytes]:
     """Starts a process that trains a trial, and does not outlive this one."""
-    command = [sys.executable, "-m", "ziggurat.search.trial", str(files.spec), str(files.out), str(os.getpid())]
+    command = python_command("ziggurat.search.trial", str(files.spec), str(files.out), str(os.getpid()))
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with files.errors.open("wb") as errors:
         return subprocess.Popen(

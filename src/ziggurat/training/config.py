@@ -94,9 +94,10 @@ class TrainingConfig(Config):
     """Seeds the initial weights, the order of the rows and dropout. Same seed, same weights, bit for bit."""
     warm_start: WarmStart | None = None
     """Start with the weights of another run; default: initialise them from the seed."""
-    start_at_base_rate: bool = False
+    start_at_base_rate: bool | None = None
     """Whether the prediction of a binary label begins at its base rate in the training rows rather than at 1/2. For
-    rare events that saves the first epochs. Predictions of labels of other kinds always begin at their mean."""
+    rare events that saves the first epochs. Default: it does; a run that was begun by a version whose default was
+    another one goes on as it began. Predictions of labels of other kinds always begin at their mean."""
     negative_rate: float | None = pydantic.Field(default=None, gt=0, le=1)
     """Share of the negatives that are trained on, chosen anew in each epoch; for a single binary label. A batch then
     has fewer rows than ``batch_size``. Evaluation and prediction correct for it. Default: all."""

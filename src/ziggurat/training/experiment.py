@@ -223,7 +223,7 @@ class Experiment(Config):
     @property
     def starts_at_labels(self) -> bool:
         """Whether predictions begin at figures of the labels in the training rows."""
-        return self.training.start_at_base_rate or any(label.kind != "binary" for label in self.data.labels)
+        return bool(self.training.start_at_base_rate) or any(label.kind != "binary" for label in self.data.labels)
 
     def layout(self, schema: Schema) -> Layout:
         """Returns the embedding tables and fields that the experiment's model needs for this schema.

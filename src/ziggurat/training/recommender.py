@@ -246,7 +246,7 @@ def assemble(
                 checkpoint_activations(model)
             run_upstream(model, towers, autocast=training.precision == "bf16")
             dropout = experiment.embeddings.dropout
-            outputs = Outputs(experiment.tasks(layout.schema), training.start_at_base_rate)
+            outputs = Outputs(experiment.tasks(layout.schema), bool(training.start_at_base_rate))
             outputs.start(labels)
             part = DensePart(
                 lookup.fields,

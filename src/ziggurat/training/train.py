@@ -127,8 +127,7 @@ def train(
         if not world.leads:
             progress = Silent()
         given = experiment
-        precision, compiled = on_first_rank(lambda: choices(given, folder, device))
-        experiment = with_choices(given, precision, compiled)
+        experiment = with_choices(given, on_first_rank(lambda: choices(given, folder, device)))
 
         def open_folder() -> Path:
             check_run_folder(folder)

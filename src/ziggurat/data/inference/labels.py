@@ -52,6 +52,13 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
     if len(binary) == 1:
         return [_as_label(binary[0], "the only column of 0 and 1")]
     names = ", ".join(profile.name for profile in (binary or profiles)[:30])
+    for profile in () if binary else profiles:
+        if words(profile.name) & LABEL_WORDS and _is_constant(profile):
+            what = f"{str(profile.common[0])!r} in all rows" if profile.distinct else "nothing in any row"
+            raise ConfigError(
+                f"{path}: {profile.name!r} is the label by its name, and holds {what}: there is nothing to learn",
+                f"give rows of both kinds, or name another label: ziggurat init FILES --label COLUMN; columns: {names}",
+            )
     positives = None if binary else missing_negatives(profiles)
     may_be = None if binary else _may_be_label(profiles)
     if may_be is not None:
@@ -71,6 +78,13 @@ def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: 
         else f"{path}: several columns could be the label: {names}",
         f"name it: ziggurat init FILES --label COLUMN; columns: {names}",
     )
+
+
+def _is_constant(profile: ColumnProfile) -> bool:
+    """Whether a column is empty, or holds one value in all rows that says no: one that says yes marks positives."""
+    if profile.many or profile.distinct > 1 or (profile.distinct == 1 and profile.missing):
+        return False
+    return not profile.distinct or str(profile.common[0]).strip().lower() in {"0", "0.0", "no", "n", "f", "false", "-1"}
 
 
 def _may_be_label(profiles: Sequence[ColumnProfile]) -> tuple[str, str] | None:

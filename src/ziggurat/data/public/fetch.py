@@ -42,7 +42,7 @@ def fetch_archive(requirement: str, kind: ArchiveKind, folder: Path) -> Path:
         )
     folder.mkdir(parents=True, exist_ok=True)
     downloads = folder / "downloads"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check"]
     command += ["--progress-bar", "off", "--dest", str(downloads)]
     environment = dict(os.environ)
     if kind == "wheel":

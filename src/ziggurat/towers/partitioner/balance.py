@@ -43,9 +43,12 @@ class Balance:
 
     def penalty(self, sizes_T: Integers, loads_T: Floats) -> float:
         """Returns what the towers' sizes and loads count: 0 if every size is the mean, rounded down or up, and no load
-        is above the limit."""
-        size, ratio = self._size_faults(sizes_T).sum(), loads_T.max() / self._mean_load
-        return float(_SIZE_WEIGHT * size + _LOAD_WEIGHT * max(0.0, ratio - LOAD_LIMIT))
+        is above the limit.
+
+        Every tower above the limit counts: were it the greatest load alone, no single change would lower it where two
+        towers have it.
+        """
+        return float(_SIZE_WEIGHT * self._size_faults(sizes_T).sum() + _LOAD_WEIGHT * self._excess(loads_T).sum())
 
     def cost(self, tower_U: Integers, pairs_UU: Floats) -> float:
         """Returns the penalty, plus the sum of ``pairs_UU`` over all pairs of units in one tower."""
@@ -81,6 +84,10 @@ class Balance:
     def _mean_load(self) -> float:
         return float(self.loads_U.sum()) / self.towers
 
+    def _excess(self, loads: Floats) -> Floats:
+        """Returns by how much of the mean each load is above the limit."""
+        return np.maximum(0.0, loads / self._mean_load - LOAD_LIMIT)
+
     def _size_faults(self, sizes: Integers) -> Integers:
         least, rest = divmod(int(self.sizes_U.sum()), self.towers)
         return np.maximum(0, least - sizes) + np.maximum(0, sizes - least - (rest > 0))
@@ -97,7 +104,7 @@ class Balance:
                     continue
                 mine = np.flatnonzero(tower_U == one)
                 theirs = np.flatnonzero(tower_U == other)
-                rest_load = np.delete(loads_T, [one, other]).max(initial=0.0)
+                rest_load = float(self._excess(np.delete(loads_T, [one, other])).sum())
                 rest_size = int(self._size_faults(np.delete(sizes_T, [one, other])).sum())
                 moved_M = cost_UT[mine, other] - cost_UT[mine, one]
                 size_M, load_M = self.sizes_U[mine], self.loads_U[mine]
@@ -134,7 +141,7 @@ class Balance:
         rest_size: int,
         rest_load: float,
     ) -> Floats:
-        """Returns the penalties if two towers had these sizes and loads, and the others what they have."""
+        """Returns the penalties if two towers had these sizes and loads, and the others count what they count."""
         size = self._size_faults(size_one) + self._size_faults(size_other) + rest_size
-        ratio = np.maximum(np.maximum(load_one, load_other), rest_load) / self._mean_load
-        return _SIZE_WEIGHT * size + _LOAD_WEIGHT * np.maximum(0.0, ratio - LOAD_LIMIT)
+        load = self._excess(load_one) + self._excess(load_other) + rest_load
+        return _SIZE_WEIGHT * size + _LOAD_WEIGHT * load

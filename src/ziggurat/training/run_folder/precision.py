@@ -1,8 +1,9 @@
-"""Chooses the precision of the dense part and whether to compile it, where the config says ``auto``."""
+"""Chooses what the config leaves open: the precision of the dense part, whether to compile it, where it begins."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,15 +16,33 @@ from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.run_folder.run_files import CONFIG_FILE
 
 
-def with_choices(experiment: Experiment, precision: Precision, compiled: bool) -> Experiment:
-    """Returns the experiment with this precision of the dense part, compiled or not."""
-    training = experiment.training.model_copy(update={"precision": precision, "compile": compiled})
-    return experiment.model_copy(update={"training": training})
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a run trains with.
+
+    Attributes:
+        precision: of the dense part.
+        compiled: whether the dense part is compiled.
+        start_at_base_rate: whether binary labels are first predicted by their base rates.
+    """
+
+    precision: Precision
+    compiled: bool
+    start_at_base_rate: bool
 
 
-def choices(experiment: Experiment, folder: Path, device: torch.device) -> tuple[Precision, bool]:
-    """Returns the precision to train with, and whether to compile: what the config says; for ``auto``, what a run began
-    with, if there is one already.
+def with_choices(experiment: Experiment, chosen: Choices) -> Experiment:
+    """Returns the experiment with these choices in its config."""
+    changes = {
+        "precision": chosen.precision,
+        "compile": chosen.compiled,
+        "start_at_base_rate": chosen.start_at_base_rate,
+    }
+    return experiment.model_copy(update={"training": experiment.training.model_copy(update=changes)})
+
+
+def choices(experiment: Experiment, folder: Path, device: torch.device) -> Choices:
+    """Returns what to train with: what the config says; what it leaves open as a run began, if there is one already.
 
     A new run takes bf16 where the device multiplies it in hardware. It is compiled on a GPU if there is a C++ compiler,
     and not on a CPU. There, compiled steps took .8 to .99 of the time, but those of DCN-V2 with dropout 1.5 times, and
@@ -37,16 +56,19 @@ def choices(experiment: Experiment, folder: Path, device: torch.device) -> tuple
         device: the device to train on.
     """
     precision, compiled = experiment.training.precision, experiment.training.compile
-    if "auto" in {precision, compiled} and (folder / CONFIG_FILE).is_file():
+    starts = experiment.training.start_at_base_rate
+    is_open = "auto" in {precision, compiled} or starts is None
+    if is_open and (folder / CONFIG_FILE).is_file():
         with contextlib.suppress(ZigguratError):  # is reported where the run is resumed
             recorded = open_run(folder).experiment.training
             precision = recorded.precision if precision == "auto" else precision
             compiled = recorded.compile if compiled == "auto" else compiled
+            starts = recorded.start_at_base_rate if starts is None else starts
     if precision == "auto":
         precision = "bf16" if multiplies_bf16(device) else "fp32"
     if compiled == "auto":
         compiled = device.type == "cuda" and cpp_compiler() is not None
-    return precision, compiled
+    return Choices(precision, compiled, True if starts is None else starts)
 
 
 def multiplies_bf16(device: torch.device) -> bool:

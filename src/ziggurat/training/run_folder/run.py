@@ -270,7 +270,15 @@ def open_run(folder: str | Path) -> Run:
             f"{folder}: no run folder (config.yaml is missing)",
             f"runs beside it: {', '.join(siblings)}" if siblings else "train first: `ziggurat train exp.yaml`",
         )
-    return Run(folder, parse_experiment(RunFiles.open(folder).read_config(), path))
+    return Run(folder, _as_begun(parse_experiment(RunFiles.open(folder).read_config(), path)))
+
+
+def _as_begun(experiment: Experiment) -> Experiment:
+    """Returns the stored config of a run with what its version took where it says nothing: predictions began at 1/2."""
+    if experiment.training.start_at_base_rate is not None:
+        return experiment
+    training = experiment.training.model_copy(update={"start_at_base_rate": False})
+    return experiment.model_copy(update={"training": training})
 
 
 def write_results(run: Run, results: Mapping[str, Any]) -> None:

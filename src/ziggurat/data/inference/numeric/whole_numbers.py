@@ -30,8 +30,8 @@ _MOSTLY_ZERO = 0.9
 """Share of zeros from which on the other values are rare amounts."""
 _NUMBERED, _WITHOUT_GAPS = 300, 0.98
 """So many values, of which hardly one is left out, number things; a quantity has gaps in its tail."""
-_WIDE = 2**40
-"""Span from which on integers over their whole range are hashes."""
+_WIDE, _WIDE_RECURRING = 2**40, 2**24
+"""Span from which on integers over their whole range are hashes; and from which on, if the same few of them recur."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,11 @@ def is_quantity(values: Values) -> tuple[bool, str, bool]:
     (:mod:`ziggurat.data.inference.label_order`).
     """
     found = Evidence.of(values)
-    if found.span >= _WIDE and 0.3 <= found.lean <= 0.7:
+    recurs = found.recurrence >= 1.5 and found.fill < _GAPS
+    if found.span >= (_WIDE_RECURRING if recurs else _WIDE) and 0.3 <= found.lean <= 0.7:
         return False, "spread over the whole range as hashes are", True
     if found.negative > 0.02:
-        return True, "some below 0", True
+        return True, "some below 0", False
     if found.zeros > _MOSTLY_ZERO:
         return True, "nearly all 0", True
     return *_by_frequency(found), False

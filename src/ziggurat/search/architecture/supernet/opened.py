@@ -82,7 +82,9 @@ def opened_super_net(
     tables = space.tables.tables
     experiment = extended_experiment(space.experiment, tables)
     layout = experiment.layout(extended_schema(space.schema, tables))
-    training = experiment.training.model_copy(update={"weight_average": None, "compile": False})
+    begins = experiment.training.start_at_base_rate is not False  # as a new run does
+    changes = {"weight_average": None, "compile": False, "start_at_base_rate": begins}
+    training = experiment.training.model_copy(update=changes)
     experiment = experiment.model_copy(update={"model": SuperNetSettings.of(space, layout), "training": training})
     plan = on_first_rank(lambda: _plan(experiment, layout, dataset, folder, device))
     labels = {}
