@@ -123,6 +123,16 @@ def test_what_is_written_trains(folder: Path) -> None:
     assert any("towers.0" in name for name in outcome.run.checkpoints.load(3).shapes("dense") or {})
 
 
+def test_a_config_of_the_transform_needs_no_towers_before_they_are_found(folder: Path) -> None:
+    config = Path("transform.yaml")
+    config.write_text(CONFIG + "parallel: {embeddings: {name: tower_transform}}\n")
+    run(config, "--towers", "2", "--from", folder / "flat", "--data", folder, "-o", "two.yaml")
+    written = ziggurat.load_experiment("two.yaml")
+    assert written.parallel.embeddings.name == "tower_transform"
+    assert written.towers is not None
+    assert written.towers.partition == Given(towers=(("a", "c", "e"), ("b", "d", "f")))
+
+
 def test_the_flat_model_is_trained_if_no_run_is_named(folder: Path) -> None:
     """Of a config with towers, without them and beside its run; a second call finds it trained."""
     config = Path("exp.yaml")

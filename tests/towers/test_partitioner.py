@@ -180,6 +180,18 @@ def test_loads_are_balanced_where_possible() -> None:
     assert {len(tower) for tower in heavy.towers} == {4}
 
 
+@pytest.mark.parametrize(
+    ("towers", "size", "heavy", "load"), [(4, 2, 4, 5.0), (4, 6, 12, 4.0)], ids=["pairs", "groups of six"]
+)
+def test_towers_that_are_equally_heavy_are_all_unloaded(towers: int, size: int, heavy: int, load: float) -> None:
+    """Two towers hold all that is heavy: unloading one of them does not lower the greatest load."""
+    truth = np.repeat(np.arange(towers), size)
+    loads = [load] * heavy + [1.0] * (towers * size - heavy)
+    found = partition_features(names(towers * size), grouped(truth), singles(towers * size), loads, towers)
+    assert found.load_ratio == pytest.approx(1.0)
+    assert {len(tower) for tower in found.towers} == {size}
+
+
 def test_features_of_one_table_stay_together() -> None:
     truth = np.repeat(np.arange(2), 4)
     units = [[0, 7], [1], [2], [3], [4], [5], [6]]

@@ -307,6 +307,7 @@ def test_tables_are_where_they_fit_and_a_plan_that_keeps_towers_on_hosts_is_kept
     with pytest.raises(NoFeasiblePlan) as caught:  # the advice is of what the user has set
         plan_problem(problem_with(2 * rows), PlanningConfig().planner.build())
     assert "planning.tables" not in str(caught.value)
+    assert "hosts of" not in str(caught.value)  # other hosts would need other towers
 
 
 ROWS = ("user", "item", "tags")

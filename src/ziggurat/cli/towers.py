@@ -49,7 +49,8 @@ def command(
 
     target = Path(f"{config.stem}-towers.yaml") if out is None else out
     page = _page_path(config, target)
-    experiment = api.load_experiment(config, overrides or [], data)
+    # The flat model needs no towers, nor does a config whose towers are to be found.
+    experiment = api.load_experiment(config, [*(overrides or []), "parallel.embeddings={name: flat}"], data)
     with console_progress() as progress:
         made = api.partition_towers(
             experiment, towers, run=source, diverse=diverse, seed=seed, prepared=prepared, progress=progress

@@ -100,7 +100,10 @@ def _devices(problem: Problem, fits: Fits) -> str | None:
     """Returns the smallest power of two times as many devices that suffices.
 
     Constraints that name all ranks of the world or of a host lose their ranks, since these are then different ones.
+    Where tables lie on the hosts of their towers nothing is said: another number of hosts needs other towers.
     """
+    if any(constraint.by_tower for constraint in problem.constraints.values()):
+        return None
     topology, factor = problem.topology, 2
     constraints = {
         name: constraint
