@@ -169,13 +169,17 @@ class Trained(Contestant):
 
 
 def placements_of(case: Case, names: list[str], world: World) -> dict[str, Placement]:
-    """Returns the placements of all tables; tables take turns over the ranks or hosts that the sharding allows."""
+    """Returns the placements of all tables; tables take turns over the ranks or hosts that the sharding allows.
+
+    Whole tables take turns over hosts first, so that no host has two more than another.
+    """
     every = tuple(range(world.size))
     found: dict[str, Placement] = {}
     for number, name in enumerate(names):
         match case.sharding:
             case "table_wise":
-                ranks: tuple[int, ...] = (number % world.size,)
+                host, place = number % world.hosts, number // world.hosts % world.local_size
+                ranks: tuple[int, ...] = (host * world.local_size + place,)
             case "table_row_wise":
                 first = number % world.hosts * world.local_size
                 ranks = tuple(range(first, first + world.local_size))

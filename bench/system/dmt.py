@@ -2,7 +2,8 @@
 
 Four contestants train the same batches: TorchRec used directly; our flat exchange, pipelined; the tower transform
 without modules, which computes the same model; and the transform with modules, one vector of each tower's features. All
-tables are equal, so the best plan of the flat exchange is whole tables in turn over all ranks, which TorchRec gets too.
+tables are equal, so the best plan of the flat exchange is whole tables in turn over all ranks, dealt over hosts first,
+so that no host sends more than another; TorchRec gets it, too.
 
 Clusters differ in hosts, in ranks of a host, and in how many times as fast a host is inside as between hosts. One host
 has no links between hosts: there the transform is the flat exchange, and nothing is to gain. The ranks share the cores
