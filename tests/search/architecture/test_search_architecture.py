@@ -126,6 +126,9 @@ def test_the_command_predicts_and_searches(make_experiment: MakeExperiment) -> N
         ranks = CliRunner().invoke(app, [*arguments, "--dry-run", "--nproc", "2"])
         assert isinstance(ranks.exception, ConfigError)
         assert "measures on one process" in ranks.exception.problem
+        other = CliRunner().invoke(app, [*arguments, "--dry-run", "--method", "random", "--trials", "3"])
+        assert isinstance(other.exception, ConfigError)
+        assert "a dry run measures the super-net" in other.exception.problem
         anew = CliRunner().invoke(app, [*arguments, "--prepared", "elsewhere", "--dry-run"])
         assert "preparations for those that keep fewer rows of a table, at most: 1 of " in anew.output, anew.output
         predicted = CliRunner().invoke(app, [*arguments, "--dry-run"])
@@ -141,7 +144,7 @@ def test_a_config_that_cannot_be_searched_is_refused(make_experiment: MakeExperi
         search_architecture(make_experiment(training__warm_start={"run": "runs/a"}))
     with pytest.raises(ConfigError, match="--method random: trains until it is told to stop"):
         search_architecture(make_experiment(), method="random")
-    with pytest.raises(ConfigError, match=r"limits\.flops: received 10, and the cheapest architectures cost"):
+    with pytest.raises(ConfigError, match=r"limits\.flops: received 10, and the cheapest architectures"):
         search_architecture(
             make_experiment(training__epochs=1), config=small_config(limits={"flops": 10}), method="random", trials=1
         )

@@ -14,7 +14,7 @@ from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.model import ModelDims
-from ziggurat.search.architecture.space.composed import ComposedSpace
+from ziggurat.search.architecture.space.composed import ComposedSpace, SuperComposed
 from ziggurat.search.architecture.space.cost import FlopsCost
 from ziggurat.search.architecture.space.decision import Mask, certain, chosen, hard_masks
 from ziggurat.search.architecture.space.super_mlp import MLPChoices, SuperMLP
@@ -118,6 +118,34 @@ def test_a_soft_mask_is_the_mean_of_the_choices_of_a_layer() -> None:
         wanted += shares["mlp.1.width"][width] * shares["mlp.1.skip"][skip] * module(inputs_BN, masks)
     found = module(inputs_BN, {name: Mask(value) for name, value in shares.items()})
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_hard_masks_give_the_logits_of_the_model_that_is_written(seed: int) -> None:
+    """Of any blocks in two layers, each of which may be left out: the model of the config, with the weights that the
+    masks choose."""
+    space = composed()
+    decisions = {each.name: each for each in space.decisions}
+    architecture = {
+        name: min(choice, len(decisions[name].choices) - 2) if name.endswith(".width") else choice
+        for name, choice in drawn(space, seed).items()
+    }  # the last width leaves the layer out: its weights are in no model
+    torch.manual_seed(seed)
+    module = space.super_module()
+    assert isinstance(module, SuperComposed)
+    model = space.model(chosen(space.decisions, architecture)).build(DIMS)
+    layers = [
+        layer.layers[architecture[f"layer.{number}"]]
+        for number, layer in enumerate(module.layers, start=1)
+        if architecture[f"layer.{number}"] < len(layer.layers)
+    ]
+    assert module.bottom is not None
+    assert module.to_vectors is not None
+    parts = [module.bottom, module.to_vectors, *layers, module.top, module.towers]
+    copy_into(model, [each for part in parts for each in part.parameters()])
+    dense_BF, emb_BFD = torch.randn(9, 3), torch.randn(9, 5, 4)
+    masked = module.logits(dense_BF, emb_BFD, hard_masks(space.decisions, architecture))
+    torch.testing.assert_close(masked, model(dense_BF, emb_BFD))
 
 
 def test_a_space_of_one_choice_is_the_plain_model_bit_for_bit() -> None:

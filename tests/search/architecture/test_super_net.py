@@ -11,7 +11,7 @@ import torch
 
 from tests.search.architecture.conftest import OpenTrainer, small_config
 from tests.training.conftest import MakeExperiment
-from ziggurat.core.errors import DivergedError
+from ziggurat.core.errors import ConfigError, DivergedError
 from ziggurat.core.progress import Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.search.architecture.drawing import draw_architectures
@@ -21,9 +21,12 @@ from ziggurat.search.architecture.space.decision import Mask, hard_masks
 from ziggurat.search.architecture.space.whole_space import WholeSpace
 from ziggurat.search.architecture.supernet.hashed_features import hashed_ids
 from ziggurat.search.architecture.supernet.loop import SuperNetTrainer
+from ziggurat.search.architecture.supernet.opened import opened_super_net
 from ziggurat.search.architecture.supernet.relaxation import ARCHITECTURE, Logits
 from ziggurat.search.architecture.supernet.row_parts import RowPart
+from ziggurat.training.loss import weighted_loss
 from ziggurat.training.preparation import prepare
+from ziggurat.training.process_group import process_group
 from ziggurat.training.recommender_state import dense_state
 from ziggurat.training.signals import StopRequest
 
@@ -84,6 +87,121 @@ def test_the_gradient_of_theta_is_that_of_finite_differences(open_trainer: OpenT
                     sides.append(loss + float(stepper.penalty().detach()))
                     parameter.data[place] -= sign * 0.02
                 assert (sides[0] - sides[1]) / 0.04 == pytest.approx(float(gradients[name][place]), rel=0.03, abs=3e-5)
+
+
+def test_the_gradient_of_the_loss_alone_is_that_of_finite_differences(open_trainer: OpenTrainer) -> None:
+    """Without costs, whose gradient is a thousand times as large, and in double precision: θ learns from the data."""
+    with open_trainer(Path("net")) as trainer:
+        _, held = trainer.batches()
+        batch = next(held)
+        recommender, stepper = trainer.recommender.eval(), trainer.architecture
+        soft = trainer.config.model_copy(update={"masks": "soft"})
+        stepper._config = soft  # pyright: ignore[reportPrivateUsage]
+        stepper._limits = {}  # pyright: ignore[reportPrivateUsage]
+        extended = recommender.hashed(batch)
+        rows = recommender.lookup.finish(recommender.lookup.start(extended))
+        draw = torch.Generator().manual_seed(1)
+        by_feature = {
+            name: torch.randn(each.shape, generator=draw, dtype=torch.float64) for name, each in rows.by_feature.items()
+        }
+        recommender.lookup.release()
+        recommender.part.double()
+        for parameter in recommender.part.parameters():
+            if parameter.ndim > 1:  # so that choices matter, and gradients are not tiny
+                drawn = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+                parameter.data.copy_(2 * drawn / parameter.shape[-1] ** 0.5)
+        for parameter in trainer.logits.parameters.values():
+            parameter.data.copy_(torch.randn(len(parameter), generator=draw))
+
+        def loss() -> torch.Tensor:
+            recommender.net.masks = {
+                name: Mask(each.shares.double())
+                for name, each in trainer.logits.masks(0.7, ARCHITECTURE, 3, straight=False).items()
+            }
+            columns_BC, _ = recommender.part(extended.dense_BF.double(), by_feature, rows.masks)
+            total, weight = weighted_loss(recommender.outputs, columns_BC, batch)
+            return total / weight
+
+        parameters = dict(trainer.logits.parameters)
+        gradients = dict(zip(parameters, torch.autograd.grad(loss(), list(parameters.values())), strict=True))
+        for name in ("top.1.width", "layer.1", "table.user.dim", "table.user.rows"):
+            largest = float(gradients[name].abs().max())
+            assert largest > 1e-4, name
+            for place in range(len(parameters[name])):
+                sides: list[float] = []
+                for sign in (1, -1):
+                    parameters[name].data[place] += sign * 0.003
+                    sides.append(float(loss().detach()))
+                    parameters[name].data[place] -= sign * 0.003
+                wanted = float(gradients[name][place])
+                assert (sides[0] - sides[1]) / 0.006 == pytest.approx(wanted, rel=0.02, abs=0.02 * largest), name
+
+
+def test_a_step_of_the_architecture_learns_from_the_data(open_trainer: OpenTrainer) -> None:
+    """Its gradients without limits are those of the batch's loss, not zeros."""
+    with open_trainer(Path("net")) as trainer:
+        _, held = trainer.batches()
+        stepper = trainer.architecture
+        stepper._limits = {}  # pyright: ignore[reportPrivateUsage]
+        _, gradients = stepper.gradients(next(held), 0.7, 3)
+        assert all(float(each.abs().max()) > 0 for name, each in gradients.items() if not name.endswith(".skip"))
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.05])
+def test_a_penalty_leaves_tables_alone_that_are_not_chosen(make_experiment: MakeExperiment, l2: float) -> None:
+    experiment, config = make_experiment(embeddings__l2=l2), small_config()
+    dataset, device = prepare(experiment), torch.device("cpu")
+    Path("net").mkdir()
+    with process_group(device):
+        space = WholeSpace(config.space, config.tables, experiment, dataset.schema)
+        limits = config.limits.resolved(space.own_costs())
+        with opened_super_net(space, dataset, Path("net"), device) as recommender:
+            trainer = SuperNetTrainer(
+                recommender, space, limits, config.supernet, dataset, Path("net"), device, 0, "same", Silent()
+            )
+            weights, _ = trainer.batches()
+            before = all_weights(trainer)
+            choices = {each.name: 0 for each in space.decisions}  # all rows of each table
+            trainer.weights_step(*next(weights), masks=hard_masks(space.decisions, choices))
+            after = all_weights(trainer)
+    halves = [name for name in before if "@0_5" in name]
+    assert halves
+    assert [name for name in halves if not torch.equal(before[name], after[name])] == []
+    whole = [name for name in before if "user" in name and name not in halves and not name.startswith("θ")]
+    assert whole
+    assert any(not torch.equal(before[name], after[name]) for name in whole)
+
+
+def test_limits_that_exclude_each_other_are_told_before_anything_is_trained(make_experiment: MakeExperiment) -> None:
+    """Narrow vectors save bytes and cost FLOPs, so that one limit is kept at the expense of the other."""
+    experiment, config = make_experiment(), small_config(tables={"rows": [1, 0.5], "least_rows": 30})
+    space = WholeSpace(config.space, config.tables, experiment, prepare(experiment).schema)
+    draw, likings = uniform_draw(space, 5, 0), equal_liking(space)
+    costs = [space.costs(draw(number)) for number in range(60)]
+    least: dict[str, float] = {name: min(each[name] for each in costs) for name in ("flops", "bytes")}
+    for name in least:
+        assert excess(space.costs(repaired(space, {name: least[name]}, draw(1), likings)), {name: least[name]}) <= 1e-9
+    together = {name: 0.7 * value for name, value in least.items()}
+    with pytest.raises(ConfigError, match=r"limits\.(flops|bytes): received .* that were found cost"):
+        repaired(space, together, draw(1), likings)
+    small = small_config(limits=together)
+    with pytest.raises(ConfigError, match="that were found cost"):
+        search_architecture(experiment, "refused", config=small)
+    assert not list(Path("refused").glob("trials/*"))
+
+
+def test_what_is_ranked_first_validates_best_and_no_config_is_ranked_twice(open_trainer: OpenTrainer) -> None:
+    with open_trainer(Path("net")) as trainer, StopRequest() as stop:
+        trainer.train(stop, None)
+        (folder,) = Path("prepared").iterdir()
+        limits, dataset = small_config().limits.resolved(trainer.space.own_costs()), Dataset(folder)
+        drawn = draw_architectures(trainer, limits, 40, dataset, stop, Silent())
+        assert drawn is not None
+        values = [each.value for each in drawn]
+        assert values == sorted(values)
+        assert values[0] < values[-1]
+        decoded = [trainer.space.decoded(each.choices).model_dump_json() for each in drawn]
+        assert len(set(decoded)) == len(decoded)
 
 
 def test_a_search_that_was_stopped_goes_on_bit_for_bit(open_trainer: OpenTrainer) -> None:

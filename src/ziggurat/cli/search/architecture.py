@@ -67,6 +67,11 @@ def command(
                 f"{option} {value}: a super-net is one training, whose length the file of --space sets",
                 "leave it out, or add --method random; supernet.epochs and retrained are in that file",
             )
+    if dry_run and method is not MethodName.SUPERNET:
+        raise ConfigError(
+            f"--dry-run --method {method.value}: a dry run measures the super-net",
+            "leave --method out; another method takes what its trials take, and --seconds bounds it",
+        )
     if dry_run and ((nproc is not None and nproc > 1) or has_other_ranks()):
         raise ConfigError("--dry-run: measures on one process", "leave --nproc out, and start no other ranks")
     if nproc is not None and nproc > 1 and not has_other_ranks():

@@ -55,10 +55,13 @@ def draw_architectures(
         liking = {name: torch.log(value.clamp_min(1e-9)) for name, value in trainer.logits.probabilities().items()}
     likeliest = {name: int(value.argmax()) for name, value in liking.items()}
     found: list[dict[str, int]] = []
+    known = set[str]()
     for number in range(count):
         draw = trainer.logits.drawn if number else lambda place: likeliest if not place else trainer.logits.drawn(place)
         choices = drawn_within(space, limits, draw, liking, number * _APART)
-        if choices not in found:
+        decoded = space.decoded(choices).model_dump_json()  # of a layer that is left out, no other choice matters
+        if decoded not in known:
+            known.add(decoded)
             found.append(choices)
     progress.start("rank architectures", len(found), "architectures")
     drawn: list[Drawn] = []

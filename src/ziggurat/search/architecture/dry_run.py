@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from ziggurat.core.engine import check_engine
+from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Cursor, Loader
@@ -105,6 +106,8 @@ def predict_search(
     started = time.perf_counter()
     dataset = prepare(experiment, folder=prepared, progress=progress)
     preparation_s = time.perf_counter() - started if is_new else None
+    if not dataset.split("validation").rows:
+        raise ConfigError("the validation split has no rows, by which a search decides", "give data.split a share")
     device = pick_device(experiment.training.device)
     with contextlib.ExitStack() as stack:
         stack.enter_context(preserved_random_state(device))

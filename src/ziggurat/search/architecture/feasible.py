@@ -17,7 +17,7 @@ from ziggurat.search.architecture.space.decision import Architecture, certain
 from ziggurat.search.architecture.space.whole_space import CostName, WholeSpace
 
 Limits = Mapping[CostName, float]
-_ATTEMPTS = 100
+_ATTEMPTS, _CHANGES = 100, 2_000
 _SMALLEST = 1e-9
 _ROUNDING = 1e-9
 
@@ -64,23 +64,31 @@ def repaired(
 ) -> dict[str, int]:
     """Returns an architecture within the limits, by single changes that lower the worst excess most for their liking.
 
+    What lowers one cost may raise another, so no architecture is come back to.
+
     Raises:
         ConfigError: no change lowers it and a limit is still exceeded.
     """
     found = dict(architecture)
+    seen = set[tuple[int, ...]]()
     while True:
+        seen.add(tuple(found.values()))
         costs = space.costs(found)
         worst = max(limits, key=lambda name: costs[name] / limits[name])
         if costs[worst] <= limits[worst] * (1 + _ROUNDING):
             return found
-        change = _best_change(space, found, worst, costs[worst] - limits[worst], liking)
-        if change is None:
+        changes = _changes(space, found, worst, costs[worst] - limits[worst], liking)
+        new = ({**found, decision: choice} for decision, choice in changes)
+        changed = next((each for each in new if tuple(each.values()) not in seen), None)
+        if changed is None or len(seen) > _CHANGES:
+            together = ", ".join(f"{name} {limit:,.6g}" for name, limit in limits.items())
+            beside = f" where the others are kept ({together})" if len(limits) > 1 else ""
             raise ConfigError(
-                f"limits.{worst}: received {limits[worst]:,.6g}, and the cheapest architectures cost "
-                f"{costs[worst]:,.6g}",
+                f"limits.{worst}: received {limits[worst]:,.6g}, and the cheapest architectures that were found cost "
+                f"{costs[worst]:,.6g}{beside}",
                 "raise the limit, or add cheaper choices to the space (fewer layers, narrower widths and vectors)",
             )
-        found[change[0]] = change[1]
+        found = changed
 
 
 def uniform_draw(space: WholeSpace, seed: int, stream: int) -> Callable[[int], dict[str, int]]:
@@ -98,13 +106,14 @@ def equal_liking(space: WholeSpace) -> dict[str, torch.Tensor]:
     return {each.name: torch.zeros(len(each.choices)) for each in space.decisions}
 
 
-def _best_change(
+def _changes(
     space: WholeSpace, architecture: Architecture, name: CostName, wanted: float, liking: Mapping[str, torch.Tensor]
-) -> tuple[str, int] | None:
+) -> list[tuple[str, int]]:
+    """Returns the single changes that lower a cost, those first that lower it most for their liking."""
     probabilities = {key: value.requires_grad_() for key, value in certain(space.decisions, architecture).items()}
     total = space.expected_costs(probabilities)[name]
     slopes = list[torch.Tensor | None](torch.autograd.grad(total, list(probabilities.values()), allow_unused=True))
-    best: tuple[float, str, int] | None = None
+    found: list[tuple[float, str, int]] = []
     for decision, slope in zip(probabilities, slopes, strict=True):
         if slope is None:
             continue
@@ -114,7 +123,6 @@ def _best_change(
             if saved <= 0:
                 continue
             given_up = max(0.0, float(liking[decision][own] - liking[decision][choice]))
-            gain = saved / (given_up + 0.05)
-            if best is None or gain > best[0]:
-                best = gain, decision, choice
-    return None if best is None else (best[1], best[2])
+            found.append((saved / (given_up + 0.05), decision, choice))
+    found.sort(key=lambda each: -each[0])  # stable: of equal ones the first
+    return [(decision, choice) for _, decision, choice in found]

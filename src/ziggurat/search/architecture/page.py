@@ -100,8 +100,9 @@ def _costs(found: FoundArchitectures) -> list[str]:
 
 
 def _front(found: FoundArchitectures) -> list[Html]:
-    costs = _costs(found)
-    if not any(each.value is not None for each in found.trials):
+    valued = [each for each in found.trials if each.value is not None]
+    costs = [name for name in _costs(found) if any(name in each.costs for each in valued)]
+    if not costs:
         return []
     caption = "Orange: the config as it was. The large dot was chosen. The line is the Pareto front."
     drawn = [

@@ -33,7 +33,7 @@ from ziggurat.parallel.own_random import preserved_random_state
 from ziggurat.parallel.world import World
 from ziggurat.search.architecture.config import ArchitectureSearchConfig, read_search_config
 from ziggurat.search.architecture.drawing import Drawn, draw_architectures
-from ziggurat.search.architecture.feasible import Limits
+from ziggurat.search.architecture.feasible import Limits, equal_liking, repaired
 from ziggurat.search.architecture.found import BEST_FILE, FoundArchitectures, write_best
 from ziggurat.search.architecture.latency import latency_table
 from ziggurat.search.architecture.page import PAGE_FILE, write_page
@@ -196,6 +196,8 @@ class _Search:
         self.space = WholeSpace(settings.space, settings.tables, experiment, dataset.schema, latency)
         self.own_costs = self.space.own_costs()
         self.limits: Limits = settings.limits.resolved(self.own_costs)
+        likely = equal_liking(self.space)
+        repaired(self.space, self.limits, dict.fromkeys(likely, 0), likely)  # limits that none can keep are told now
         self.monitor = experiment.training.monitor
         self.higher = higher_is_better(self.monitor)
         self.trials: list[ArchitectureTrial] = on_first_rank(lambda: read_trials(folder))

@@ -98,4 +98,6 @@ class SuperRecommender(Recommender):
         *,
         trains_tables: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        return super().forward(self.hashed(batch), started, following, trains_tables=trains_tables)
+        """Returns what a recommender does; of the vectors, what the masks take of them."""
+        columns_BC, emb_BED = super().forward(self.hashed(batch), started, following, trains_tables=trains_tables)
+        return columns_BC, self.net.tables.used(emb_BED, self.net.masks)

@@ -67,12 +67,15 @@ class TableMixture(nn.Module):
         self.register_buffer("sources", torch.tensor(sources, dtype=torch.int64).reshape(-1), persistent=False)
         self.register_buffer("of_place", torch.tensor(self.table_of_place, dtype=torch.int64), persistent=False)
         below = [[float(column < dim < self.width) for column in range(self.narrow)] for dim in self.dims]
+        within = [[float(column < dim) for column in range(self.width)] for dim in self.dims]
+        self.register_buffer("within", torch.tensor(within), persistent=False)
         self.register_buffer("below", torch.tensor(below).reshape(len(self.dims), self.narrow), persistent=False)
         self.order: Tensor
         self.kept: Tensor
         self.sources: Tensor
         self.of_place: Tensor
         self.below: Tensor
+        self.within: Tensor
 
     def forward(self, emb_BED: Tensor, masks: Masks) -> Tensor:
         if self.direct or not self.places:
@@ -85,6 +88,21 @@ class TableMixture(nn.Module):
         if self.narrow:
             fields_BFD = self._narrowed(fields_BFD, masks)
         return torch.cat([fields_BFD, emb_BED[:, self.kept]], dim=1)[:, self.order]
+
+    def used(self, emb_BED: Tensor, masks: Masks) -> Tensor:
+        """Returns the vectors times what the masks take of each of their numbers: 0 of tables and columns that are not
+        chosen, so that a penalty leaves these alone."""
+        if self.direct or not self.places:
+            return emb_BED
+        shares_TC = torch.stack([self._shares(masks, table.name, "rows", self.choices) for table in self.tables])
+        taken_FCD = shares_TC.detach().to(emb_BED.device)[self.of_place].unsqueeze(-1)
+        if self.narrow:
+            shares_TK = torch.stack([self._shares(masks, table.name, "dim", len(self.dims)) for table in self.tables])
+            columns_FD = shares_TK.detach().to(emb_BED.device)[self.of_place] @ self.within
+            taken_FCD = taken_FCD * columns_FD.unsqueeze(1)
+        taken_FCD = taken_FCD.expand(-1, -1, self.width).to(emb_BED.dtype)
+        parts_ED = emb_BED.new_ones(emb_BED.shape[1:]).index_fill(0, self.sources, 0.0)
+        return emb_BED * parts_ED.index_add(0, self.sources, taken_FCD.flatten(0, 1))
 
     def _narrowed(self, fields_BFD: Tensor, masks: Masks) -> Tensor:
         shares_TK = torch.stack([self._shares(masks, table.name, "dim", len(self.dims)) for table in self.tables])
