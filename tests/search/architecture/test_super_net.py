@@ -64,7 +64,7 @@ def test_each_optimizer_has_its_own_parameters(open_trainer: OpenTrainer) -> Non
 
 
 def test_the_gradient_of_theta_is_that_of_finite_differences(open_trainer: OpenTrainer) -> None:
-    """Of the loss of a batch plus the costs: above the limit, where both parts count, and in double precision."""
+    """Of the costs above the limit, plus the loss of a batch, which is next to nothing beside them."""
     with open_trainer(Path("net")) as trainer:
         _, held = trainer.batches()
         batch = next(held)
