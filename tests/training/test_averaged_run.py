@@ -74,6 +74,7 @@ def test_evaluation_and_prediction_use_the_average(make_experiment: MakeExperime
 def test_batch_norms_are_measured_with_the_averaged_weights(make_experiment: MakeExperiment) -> None:
     experiment = make_experiment(model=MODEL, training__epochs=2, training__weight_average=0.95)
     run = api.train(experiment).run
+    experiment = run.experiment
     snapshot = run.checkpoints.load(run.checkpoints.resolve("last"))
     dataset = run.dataset()
     loader = Loader(dataset.split("train"), dataset.schema, 128, shuffle=True, seed=experiment.training.seed)

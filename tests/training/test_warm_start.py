@@ -96,11 +96,11 @@ def test_steps_start_from_zero_and_the_warm_start_is_noted(
     assert api.train(experiment, "new", progress=progress).step == 3
     line = (
         f"warm start from {origin / 'old'}, step 20: table user: 42 of 42 rows; table item: 62 of 62 rows; "
-        "table tags: 10 of 10 rows; dense: 9 tensors"
+        "table tags: 10 of 10 rows; dense: 10 tensors"
     )
     assert [note for note in progress.notes if note.startswith("warm start")] == [line]
     assert warm_start_record() == {
-        "run": str(origin / "old"), "step": 20, "new_tables": [], "dense": 9, "optimizer": False, "notes": [],
+        "run": str(origin / "old"), "step": 20, "new_tables": [], "dense": 10, "optimizer": False, "notes": [],
         "tables": {name: {"rows": rows, "taken": rows} for name, rows in (("user", 42), ("item", 62), ("tags", 10))},
     }  # fmt: skip
 

@@ -58,6 +58,12 @@ _MAY_DIFFER = frozenset(
     }
 )
 """Keys that may differ when a run is resumed, because they do not change what is computed."""
+_OPEN: dict[str, Any] = {
+    "training.precision": "auto",
+    "training.compile": "auto",
+    "training.start_at_base_rate": None,
+}
+"""Keys with the value that leaves the choice to a run, which goes on with what it took."""
 _FIRST_FILES = (DATASET_FILE, ENCODERS, PLAN_FILE, ROW_ORDER_FILE, LOOKUPS_FILE, WARM_START_FILE)
 """Files and folders that exist in a run folder before the first step, besides the config."""
 
@@ -212,6 +218,7 @@ def check_config(run: Run, experiment: Experiment) -> None:
         (key, old, new)
         for key, old, new in differing_keys(run.experiment.model_dump(mode="json"), experiment.model_dump(mode="json"))
         if key not in _MAY_DIFFER
+        and not (key in _OPEN and new == _OPEN[key])
         and not (key.startswith(("planning.", "checkpoints.")) and key != "checkpoints.store")
         and not (key.startswith("training.warm_start") and run.checkpoints.last() is None)
         and not (key in _MAY_GROW and _grows(old, new))
