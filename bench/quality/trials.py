@@ -37,7 +37,8 @@ class Trial:
 
 
 def prepared(experiment: Experiment, folder: Path) -> Dataset:
-    """Returns the dataset that all trials of a leaderboard share, and prepares it in ``folder`` if it is missing."""
+    """Returns the dataset of a trial, which those of a leaderboard with the same features share, and prepares it in
+    ``folder`` if it is missing."""
     digest = dataset_fingerprint(experiment.data, experiment.features)[:8]
     return api.prepare(experiment, folder / f"prepared-{digest}")
 
@@ -49,7 +50,7 @@ def run_trials(
 
     Args:
         trials: the trainings, each on one thread.
-        dataset: the dataset to train on.
+        dataset: the dataset to train on; trials with other features have their own beside it.
         folder: the folder of stored outcomes, which are reused for the same config, data and sources.
         say: a function that is called with a line for each ended trial.
 
@@ -60,8 +61,9 @@ def run_trials(
     kept.mkdir(parents=True, exist_ok=True)
     sources = provenance.digest(ROOT, SOURCES)
     done = 0
+    datasets = {trial.name: _own(trial, dataset) for trial in trials}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        running = {pool.submit(_run, trial, dataset, kept, sources): trial for trial in trials}
+        running = {pool.submit(_run, trial, datasets[trial.name], kept, sources): trial for trial in trials}
         try:
             for future in as_completed(running):
                 trial, outcome = running[future], future.result()
@@ -77,8 +79,16 @@ def run_quickly(trials: Sequence[Trial], dataset: Dataset) -> Iterator[tuple[Tri
     """Yields the same for a smoke run: trials run one after another in this process, and no outcome is stored."""
     for trial in trials:
         with tempfile.TemporaryDirectory(prefix="trial-") as scratch:
-            spec = {"experiment": trial.experiment.model_dump(mode="json"), "prepared": str(dataset.folder)}
+            spec = {
+                "experiment": trial.experiment.model_dump(mode="json"),
+                "prepared": str(_own(trial, dataset).folder),
+            }
             yield trial, train(spec, Path(scratch))
+
+
+def _own(trial: Trial, dataset: Dataset) -> Dataset:
+    """Returns the dataset of a trial's features: ``dataset``, or one in the same folder."""
+    return prepared(trial.experiment, dataset.folder.parent)
 
 
 def _run(trial: Trial, dataset: Dataset, kept: Path, sources: str) -> dict[str, Any]:
