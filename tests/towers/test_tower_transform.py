@@ -306,8 +306,13 @@ def test_gradients_of_towers_are_the_finite_differences_of_the_global_loss() -> 
             assert gradient == pytest.approx(difference, rel=2e-3, abs=2e-4)
 
 
-def sent_by_a_step(rank: int) -> tuple[int, int]:
-    """Returns the bytes that this rank sends to other ranks in a step, between hosts and within its own."""
+SPLIT = ("a", "b")
+"""A table of each of two towers."""
+
+
+def sent_by_a_step(rank: int, split: tuple[str, ...]) -> tuple[int, int]:
+    """Returns the bytes that this rank sends to other ranks in a step, between hosts and within its own; of some tables
+    the ranks of a host hold the rows together."""
     counted = {True: 0, False: 0}
     send = exchanges.HostRanks._send  # pyright: ignore[reportPrivateUsage]
 
@@ -320,7 +325,9 @@ def sent_by_a_step(rank: int) -> tuple[int, int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchanges.HostRanks, "_send", counts)
         whole = {
-            name: Placement("table_wise", (2 * host + number % 2,))
+            name: Placement("table_row_wise", (2 * host, 2 * host + 1))
+            if name in split
+            else Placement("table_wise", (2 * host + number % 2,))
             for host, tower in enumerate(towers_of(2))
             for number, name in enumerate(tower)
         }
@@ -328,8 +335,17 @@ def sent_by_a_step(rank: int) -> tuple[int, int]:
     return counted[False], counted[True]
 
 
+def test_the_bytes_of_tables_that_are_split_by_rows_are_those_that_are_sent() -> None:
+    found = run_ranks(4, sent_by_a_step, SPLIT)
+    topology = Topology(2, 2, "cpu", "cpu", 10**9, 1e9, 1e9, 1e8)
+    floats = DIM * len(NAMES)
+    expected = tower_traffic(floats, floats, BATCH, topology, split=DIM * len(SPLIT))
+    assert sum(between for between, _ in found) == expected.between
+    assert sum(within for _, within in found) == expected.within
+
+
 def test_the_bytes_of_a_plan_are_those_that_are_sent() -> None:
-    found = run_ranks(4, sent_by_a_step)
+    found = run_ranks(4, sent_by_a_step, ())
     topology = Topology(2, 2, "cpu", "cpu", 10**9, 1e9, 1e9, 1e8)
     floats = DIM * len(NAMES)
     expected = tower_traffic(floats, floats, BATCH, topology)

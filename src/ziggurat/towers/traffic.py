@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ziggurat.core.plan import Plan
 from ziggurat.core.topology import Topology
 from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.config import ParallelConfig, Precision
@@ -51,16 +52,22 @@ def flat_traffic(floats: int, batch_size: int, topology: Topology, value_bytes: 
     return Traffic(rows * (hosts - 1) / hosts, rows * (topology.devices - 1) / size)
 
 
-def tower_traffic(floats: int, outputs: int, batch_size: int, topology: Topology, value_bytes: int = _FULL) -> Traffic:
+def tower_traffic(
+    floats: int, outputs: int, batch_size: int, topology: Topology, value_bytes: int = _FULL, split: int = 0
+) -> Traffic:
     """Returns the traffic of the tower transform.
 
     Args:
         floats, batch_size, topology, value_bytes: as for :func:`flat_traffic`.
         outputs: the floats that all towers return for an example.
+        split: those of ``floats`` that are of tables which the ranks of a host hold by rows: each rank sends its part
+            of the sum for every example, and gets every gradient.
     """
     each = value_bytes * batch_size
     hosts, devices = topology.hosts, topology.devices
-    return Traffic(each * outputs * (hosts - 1) / hosts, each * floats * (devices - 1) / devices)
+    return Traffic(
+        each * outputs * (hosts - 1) / hosts, each * (floats + split * (devices - 1)) * (devices - 1) / devices
+    )
 
 
 def traffic_note(
@@ -69,6 +76,7 @@ def traffic_note(
     batch_size: int,
     topology: Topology,
     parallel: ParallelConfig,
+    plan: Plan,
     *,
     transforms: bool,
     blocked: str | None = None,
@@ -81,6 +89,7 @@ def traffic_note(
         batch_size: the examples of all ranks.
         topology: the ranks.
         parallel: the precisions of rows and gradients.
+        plan: the plan, which says whose rows are divided among ranks.
         transforms: whether the experiment uses the tower transform.
         blocked: why it cannot; None if it can.
     """
@@ -94,7 +103,9 @@ def traffic_note(
         outputs = sum(config.module.out_features(len(each)) for each in fields) * config.module.out_dim(layout.dim)
     value_bytes = _BYTES[parallel.forward_precision] + _BYTES[parallel.backward_precision]
     flat = flat_traffic(floats, batch_size, topology, value_bytes)
-    transform = tower_traffic(floats, outputs, batch_size, topology, value_bytes)
+    by_rows = {"row_wise", "table_row_wise"}
+    split = sum(spec.dim * len(spec.keys) for spec in layout.tables if plan.placements[spec.name].sharding in by_rows)
+    transform = tower_traffic(floats, outputs, batch_size, topology, value_bytes, split)
     seconds = [each.seconds(topology) for each in (flat, transform)]
     better = seconds[1] < seconds[0]
     advice = f"use parallel.embeddings: {{name: {'tower_transform' if better else 'flat'}}}"
