@@ -335,7 +335,9 @@ DMT_QUALITY = Benchmark(
     },
     data_targets={
         **{f"{board} tp {towers}.below_flat": Target(TOLERANCE, "at most") for board in BOARDS for towers in TOWERS},
-        **{f"{board} tp {towers}.load": Target(1.1, "at most") for board in BOARDS for towers in TOWERS},
+        # No partition of the 8 features of MovieLens or the 10 of Frappe in 4 or 8 towers of equal sizes has this load.
+        **{f"{board} tp {TOWERS[0]}.load": Target(1.1, "at most") for board in BOARDS},
+        **{f"census tp {towers}.load": Target(1.1, "at most") for towers in TOWERS[1:]},
         **{f"{board} tp {MAIN}.over_{other}": Target(0.0) for board in BOARDS for other in KINDS[1:]},
     },
     depends_on=("bench/quality/dmt_quality.py", "bench/quality/trial.py", "src/ziggurat/cli/towers.py"),
