@@ -354,6 +354,35 @@ def test_tables_are_mixed_as_their_shares_say(open_trainer: OpenTrainer) -> None
         torch.testing.assert_close(tables(emb_BED, hard)[:, place], emb_BED[:, last])
 
 
+def test_a_batch_gets_the_hashed_ids_of_its_own(open_trainer: OpenTrainer) -> None:
+    with open_trainer(Path("net")) as trainer:
+        weights, _ = trainer.batches()
+        batch = next(weights)[0]
+        assert batch.bags is not None
+        extended = trainer.recommender.hashed(batch).bags
+        assert extended is not None
+        table = next(each for each in trainer.space.tables.tables if each.name == "user")
+        own, hashed = batch.bags["user"], extended["user@0_5"]
+        ids = hashed_ids(table.rows, table.hashed_rows[table.shares.index(0.5)])
+        assert torch.equal(hashed.lengths(), own.lengths())
+        assert torch.equal(hashed.values(), ids[own.values()])
+        assert len(set(hashed.values().tolist())) > 5
+        assert torch.equal(extended["user"].values(), own.values())
+
+
+def test_the_logits_of_the_super_net_take_both_signs(open_trainer: OpenTrainer) -> None:
+    """A ReLU before the sigmoid would make every prediction at least the base rate."""
+    with open_trainer(Path("net")) as trainer:
+        net = trainer.recommender.net
+        net.masks = hard_masks(trainer.space.decisions, {each.name: 0 for each in trainer.space.decisions})
+        torch.manual_seed(0)
+        for parameter in net.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=2 * parameter.shape[-1] ** -0.5)
+        logits_BT = net.logits(torch.randn(64, net.dims.dense), torch.randn(64, net.dims.features, net.dims.dim))
+        assert logits_BT.min() < 0 < logits_BT.max()
+
+
 def test_ids_are_hashed_evenly_and_missing_ones_stay() -> None:
     ids = hashed_ids(1000, 101)
     assert int(ids[0]) == 0
