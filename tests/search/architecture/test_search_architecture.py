@@ -150,6 +150,22 @@ def test_a_config_that_cannot_be_searched_is_refused(make_experiment: MakeExperi
         )
 
 
+def test_costs_are_those_of_the_config_that_is_written(make_experiment: MakeExperiment) -> None:
+    """To the last FLOP and byte, those of the maps from narrow vectors included."""
+    experiment, config = make_experiment(), small_config()
+    schema = prepare(experiment).schema
+    space = WholeSpace(config.space, config.tables, experiment, schema)
+    draw, widths = uniform_draw(space, 3, 0), set[int]()
+    for number in range(8):
+        choices = {name: 0 if name.endswith(".rows") else choice for name, choice in draw(number).items()}
+        widths.update(choices[each.name] for each in space.decisions if each.name.endswith(".dim"))
+        written = WholeSpace(config.space, config.tables, space.decoded(choices), schema).own_costs()
+        assert {name: space.costs(choices)[name] for name in ("flops", "bytes")} == {
+            name: written[name] for name in ("flops", "bytes")
+        }
+    assert len(widths) > 1
+
+
 def test_hashed_tables_and_narrow_vectors_are_an_ordinary_config(make_experiment: MakeExperiment) -> None:
     experiment, config = make_experiment(), small_config()
     space = WholeSpace(config.space, config.tables, experiment, prepare(experiment).schema)
