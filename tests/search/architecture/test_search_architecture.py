@@ -43,7 +43,7 @@ def test_a_search_stops_resumes_and_writes_a_config_that_trains(make_experiment:
     written = load_experiment(searched.folder / "best.yaml")
     assert written.model == run.experiment.model
     assert written.embeddings == run.experiment.embeddings
-    assert written.name == "small-best"
+    assert written.name == "small-architecture"
     page = (searched.folder / "search.html").read_text()
     assert "Probabilities over time" in page
     assert "top.1.width" in page

@@ -62,7 +62,8 @@ class FoundArchitectures:
 def write_best(path: Path, experiment: Experiment, found: FoundArchitectures) -> None:
     """Writes the config of the best architecture, atomically, with comments that say how it was found.
 
-    Its name ends in ``-architecture``, so that its run folder is not that of the config that the search began with.
+    Its name ends in ``-architecture``, so that its run folder is neither that of the config that the search began with
+    nor that of a search of hyperparameters.
     """
     assert found.best is not None
     best, own = found.best, found.trials[0]
@@ -85,7 +86,7 @@ def write_best(path: Path, experiment: Experiment, found: FoundArchitectures) ->
         figures = ", ".join(f"{name} {value:.6g}" for name, value in judged.items())
         comments.append(f"Test, computed once, after the choice: {figures}")
     comments.append(f"Train it: ziggurat train {path}")
-    values = {**experiment.model_dump(mode="json"), "name": f"{found.name}-best"}
+    values = {**experiment.model_dump(mode="json"), "name": f"{found.name}-architecture"}
     with atomic_file(path) as temporary:
         temporary.write_text("".join(f"# {line}\n" for line in comments) + as_yaml(values), encoding="utf-8")
 
