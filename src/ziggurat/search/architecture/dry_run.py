@@ -31,9 +31,12 @@ from ziggurat.search.architecture.supernet.opened import check_searchable, opene
 from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare, prepared_folder
 from ziggurat.training.process_group import pick_device, process_group
+from ziggurat.training.train import train
 
 _WARM, _STEPS = 3, 8
 _ROUNDS = 3
+_TRAINED = (4, 24)
+"""Steps of two trainings, whose difference is that of steps alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,8 @@ def predict_search(
 ) -> PredictedSearch:
     """Prepares the data if needed, makes a few steps of the super-net, and predicts the search from their medians.
 
-    A training from scratch is taken to be as fast for a step as the super-net under the masks of one architecture
-    within the limits. One process measures: it predicts a search on one rank.
+    Steps of a training from scratch are those of two short trainings, of the config as it is and of an architecture
+    within the limits that keeps all rows. One process measures: it predicts a search on one rank.
 
     Raises:
         ConfigError, DataError: as the search.
@@ -127,17 +130,18 @@ def predict_search(
         weights_s = _median(lambda: trainer.weights_step(*next(weights)), trainer.steps_per_epoch)
         held_s = _median(lambda: trainer.architecture_step(next(held)), trainer.steps_of_architecture)
         single = drawn_within(space, limits, uniform_draw(space, 0, 0), equal_liking(space))
-        single_s = _single_step(trainer, single)
         started = time.perf_counter()
         trainer.save()
         saving_s = time.perf_counter() - started
         row_s = _evaluation_row(trainer, single, dataset)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
     training = experiment.training
-    validation = dataset.split("validation").rows
     train_steps = min(
         training.epochs * math.ceil(dataset.split("train").rows / training.batch_size), training.max_steps or 2**62
     )
+    trained = [experiment, *_of_all_rows(space, single)]
+    single_s = statistics.fmean(_training_step(each, dataset, train_steps) for each in trained)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    validation = dataset.split("validation").rows
     steps = trainer.total_steps, trainer.steps_of_architecture
     epochs = trainer.total_steps / trainer.steps_per_epoch
     evaluations = math.ceil(train_steps / training.evaluate_every) if training.evaluate_every else training.epochs
@@ -167,11 +171,31 @@ def _median(step: Callable[[], object], most: int) -> float:
     return statistics.median(times[1:] or times)
 
 
-def _single_step(trainer: SuperNetTrainer, architecture: dict[str, int]) -> float:
-    """Returns the seconds of a step of the weights under the masks of one architecture."""
-    masks = hard_masks(trainer.space.decisions, architecture)
-    weights, _ = trainer.batches()
-    return _median(lambda: trainer.weights_step(*next(weights), masks=masks), trainer.steps_per_epoch)
+def _of_all_rows(space: WholeSpace, architecture: dict[str, int]) -> list[Experiment]:
+    """Returns the config of an architecture with all rows of all tables, which needs no data of its own; none if the
+    space has no such architecture."""
+    changed = dict(architecture)
+    for decision in space.decisions:
+        if decision.name.endswith(".rows"):
+            if 1.0 not in decision.choices:
+                return []
+            changed[decision.name] = decision.choices.index(1.0)
+    return [space.decoded(changed)]
+
+
+def _training_step(experiment: Experiment, dataset: Dataset, most: int) -> float:
+    """Returns the seconds of a step of a training of at most so many: what a few more of them take longer."""
+    few, more = (min(steps, most) for steps in _TRAINED)
+    few = min(few, max(0, more - 1))
+    took: list[float] = []
+    for steps in (few, more) if few else (more,):
+        training = experiment.training.model_copy(update={"max_steps": steps, "evaluate_every": None})
+        with tempfile.TemporaryDirectory(prefix="ziggurat-dry-run-") as folder:
+            started = time.perf_counter()
+            changed = experiment.model_copy(update={"training": training})
+            train(changed, run_folder=Path(folder) / "run", prepared=dataset.folder, splits=())
+            took.append(time.perf_counter() - started)
+    return max(0.0, took[-1] - (took[0] if few else 0.0)) / (more - few)
 
 
 def _evaluation_row(trainer: SuperNetTrainer, architecture: dict[str, int], dataset: Dataset) -> float:
@@ -181,13 +205,10 @@ def _evaluation_row(trainer: SuperNetTrainer, architecture: dict[str, int], data
     size = trainer.space.experiment.evaluation.batch_size
     loader = Loader(dataset.split("validation"), dataset.schema, size, shuffle=False, prefetch=0)
     times: list[float] = []
-    batches = loader.epoch(Cursor())
+    batch = next(loader.epoch(Cursor()))[0]
     with torch.no_grad():
-        for _ in range(_ROUNDS):
+        for _ in range(1 + _ROUNDS):  # the first is cold
             started = time.perf_counter()
-            found = next(batches, None)
-            if found is None:
-                break
-            trainer.recommender(found[0].to(trainer.device))
-            times.append((time.perf_counter() - started) / found[0].size)
+            trainer.recommender(batch.to(trainer.device))
+            times.append((time.perf_counter() - started) / batch.size)
     return min(times)
