@@ -185,8 +185,8 @@ def _of_all_rows(space: WholeSpace, architecture: dict[str, int]) -> list[Experi
 
 def _training_step(experiment: Experiment, dataset: Dataset, most: int) -> float:
     """Returns the seconds of a step of a training of at most so many: what a few more of them take longer."""
-    few, more = (min(steps, most) for steps in _TRAINED)
-    few = min(few, max(0, more - 1))
+    more = min(_TRAINED[1], most)
+    few = min(_TRAINED[0], more - 1)
     took: list[float] = []
     for steps in (few, more) if few else (more,):
         training = experiment.training.model_copy(update={"max_steps": steps, "evaluate_every": None})

@@ -16,7 +16,7 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.sealed import write_sealed_json
 from ziggurat.search.pipelines.clustering.config import PolicyConfig
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask, TableMetric
-from ziggurat.search.pipelines.experiment_table import left_features, searched_features, table_of, with_pipelines
+from ziggurat.search.pipelines.experiment_table import left_features, table_of, with_pipelines
 from ziggurat.search.pipelines.found import FoundPipelines
 from ziggurat.search.pipelines.model_judges import ModelJudges
 from ziggurat.search.pipelines.page import write_page
@@ -99,7 +99,7 @@ def search_feature_pipelines(
     experiment.check()
     progress = progress or Silent()
     folder = Path("searches") / f"{experiment.name}-pipelines" if folder is None else Path(folder)
-    searched_features(experiment)
+    left = left_features(experiment)
     with own_folder(folder):
         raw = folder / "raw" if prepared is None else Path(prepared)
         table = table_of(experiment, rows, seed, raw, progress)
@@ -114,7 +114,6 @@ def search_feature_pipelines(
             progress=progress,
         )  # fmt: skip
         best = with_pipelines(experiment, found.pipelines, f"{experiment.name}-best")
-        left = left_features(experiment)
         write_best(folder / BEST_FILE, best, found, scored, left)
         write_found(folder / FOUND_FILE, found)
         write_page(folder / PAGE_FILE, experiment.name, scored, found)

@@ -130,8 +130,7 @@ def table_of(experiment: Experiment, most_rows: int, seed: int, prepared: Path |
     made: list[Column] = []
     for each in searched_features(experiment):
         if isinstance(each, TimeFeature):
-            read = {name: values[usable] for name, values in joined.items()}
-            made.append(Column(each.name, "time", seconds_of(each, read, transform)))
+            made.append(Column(each.name, "time", seconds_of(each, joined, transform)[usable]))
             continue
         values = joined[each.name][usable]
         if isinstance(each, NumericFeature):

@@ -84,6 +84,11 @@ class Evidence:
             span=span,
         )
 
+    @property
+    def recurs_with_gaps(self) -> bool:
+        """Whether the same few of many possible values recur."""
+        return self.recurrence >= 1.5 and self.fill < _GAPS
+
 
 def whole_numbers(cells: pl.Series) -> pl.Series:
     """Returns the cells of a column of whole numbers as Int64; those that are missing, or typed times, are null."""
@@ -107,8 +112,7 @@ def is_quantity(values: Values) -> tuple[bool, str, bool]:
     (:mod:`ziggurat.data.inference.label_order`).
     """
     found = Evidence.of(values)
-    recurs = found.recurrence >= 1.5 and found.fill < _GAPS
-    if found.span >= (_WIDE_RECURRING if recurs else _WIDE) and 0.3 <= found.lean <= 0.7:
+    if found.span >= (_WIDE_RECURRING if found.recurs_with_gaps else _WIDE) and 0.3 <= found.lean <= 0.7:
         return False, "spread over the whole range as hashes are", True
     if found.negative > 0.02:
         return True, "some below 0", False
@@ -118,7 +122,7 @@ def is_quantity(values: Values) -> tuple[bool, str, bool]:
 
 
 def _by_frequency(found: Evidence) -> tuple[bool, str]:
-    if found.recurrence >= 1.5 and found.fill < _GAPS:
+    if found.recurs_with_gaps:
         if found.uneven_digits >= _UNEVEN_DIGITS:
             return True, "round values, or prices"
         return False, "they recur, with gaps between them, as ids do"

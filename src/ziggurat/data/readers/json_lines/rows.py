@@ -114,7 +114,7 @@ class JsonRows(TextRows):
 
     def _row(self, record: bytes, location: str) -> Row:
         try:
-            row: Row = json.loads(record, parse_int=Digits, parse_float=Digits, parse_constant=Digits)
+            row: Row = _parsed(record)
         except UnicodeDecodeError:
             raise DataError(
                 f"{location}: not UTF-8", "save the file as UTF-8, or write .jsonl, where rows pass as they are"
@@ -137,6 +137,11 @@ class JsonRows(TextRows):
             return pa.array(escaped, pa.string())
 
 
+def _parsed(text: str | bytes) -> Any:
+    """Returns JSON as Python's parser reads it, with numbers as :class:`Digits`."""
+    return json.loads(text, parse_int=Digits, parse_float=Digits, parse_constant=Digits)
+
+
 def _number_text(value: msgspec.Raw | None) -> str | None:
     """Returns the text of a number, None for null."""
     text = None if value is None else str(value, "utf-8")
@@ -154,8 +159,7 @@ def _value_text(value: msgspec.Raw | None, delimiter: str | None) -> str | None:
         elements = (_value_text(each, None) for each in _ELEMENTS.decode(text) if str(each, "utf-8") != "null")
         return delimiter.join(each or "" for each in elements)
     if text[0] in '"[{n':
-        parsed = json.loads(text, parse_int=Digits, parse_float=Digits, parse_constant=Digits)
-        return cell_text(parsed, delimiter)
+        return cell_text(_parsed(text), delimiter)
     return text
 
 

@@ -80,10 +80,8 @@ class TableMixture(nn.Module):
     def forward(self, emb_BED: Tensor, masks: Masks) -> Tensor:
         if self.direct or not self.places:
             return emb_BED
-        device = emb_BED.device
         rows_BFD = emb_BED[:, self.sources].unflatten(1, (-1, self.choices))
-        shares_TC = torch.stack([self._shares(masks, table.name, "rows", self.choices) for table in self.tables])
-        shares_FC = shares_TC.to(device)[self.of_place]
+        shares_FC = self._shares(masks, "rows", self.choices, emb_BED.device)
         fields_BFD = (rows_BFD * shares_FC.unsqueeze(-1)).sum(2) if self.choices > 1 else rows_BFD.squeeze(2)
         if self.narrow:
             fields_BFD = self._narrowed(fields_BFD, masks)
@@ -94,25 +92,24 @@ class TableMixture(nn.Module):
         chosen, so that a penalty leaves these alone."""
         if self.direct or not self.places:
             return emb_BED
-        shares_TC = torch.stack([self._shares(masks, table.name, "rows", self.choices) for table in self.tables])
-        taken_FCD = shares_TC.detach().to(emb_BED.device)[self.of_place].unsqueeze(-1)
+        taken_FCD = self._shares(masks, "rows", self.choices, emb_BED.device).detach().unsqueeze(-1)
         if self.narrow:
-            shares_TK = torch.stack([self._shares(masks, table.name, "dim", len(self.dims)) for table in self.tables])
-            columns_FD = shares_TK.detach().to(emb_BED.device)[self.of_place] @ self.within
+            columns_FD = self._shares(masks, "dim", len(self.dims), emb_BED.device).detach() @ self.within
             taken_FCD = taken_FCD * columns_FD.unsqueeze(1)
         taken_FCD = taken_FCD.expand(-1, -1, self.width).to(emb_BED.dtype)
         parts_ED = emb_BED.new_ones(emb_BED.shape[1:]).index_fill(0, self.sources, 0.0)
         return emb_BED * parts_ED.index_add(0, self.sources, taken_FCD.flatten(0, 1))
 
     def _narrowed(self, fields_BFD: Tensor, masks: Masks) -> Tensor:
-        shares_TK = torch.stack([self._shares(masks, table.name, "dim", len(self.dims)) for table in self.tables])
-        shares_FK = shares_TK.to(fields_BFD.device)[self.of_place]
+        shares_FK = self._shares(masks, "dim", len(self.dims), fields_BFD.device)
         truncated_BFd = fields_BFD[..., : self.narrow] * (shares_FK @ self.below)
         weights: list[Tensor] = [each.weight for each in self.projections]  # pyright: ignore[reportAssignmentType]
         weights_FdD = torch.stack(weights)[self.of_place].transpose(1, 2)
         projected_BFD = torch.bmm(truncated_BFd.transpose(0, 1), weights_FdD).transpose(0, 1)
         return projected_BFD + shares_FK[:, -1:] * fields_BFD
 
-    def _shares(self, masks: Masks, table: str, kind: str, count: int) -> Tensor:
-        shares = masks[f"table.{table}.{kind}"].shares
-        return nn.functional.pad(shares, (0, count - len(shares)))
+    def _shares(self, masks: Masks, kind: str, count: int, device: torch.device) -> Tensor:
+        """Returns for each searched field the shares of its table's choices, (F, count), padded with 0."""
+        shares = [masks[f"table.{table.name}.{kind}"].shares for table in self.tables]
+        shares_TC = torch.stack([nn.functional.pad(each, (0, count - len(each))) for each in shares])
+        return shares_TC.to(device)[self.of_place]

@@ -3,8 +3,8 @@
 While a batch is predicted, requests wait in a queue of bounded length; the next batch takes as many as fit. So batches
 grow with the load, and a lone request does not wait. A request that cannot be answered before its deadline is refused
 at once, by what batches took lately, and one whose deadline passes, or whose client goes, while it waits is not
-predicted. Where tables are on
-disk there are some threads, of which one computes at a time: while a batch waits for its rows, another begins or ends.
+predicted. Where tables are on disk there are some threads, of which one computes at a time: while a batch waits for its
+rows, another begins or ends.
 
 Shape legend: B rows, C columns of all labels.
 """
