@@ -33,6 +33,7 @@ from ziggurat.search.same_search import DAMAGE, check_same
 from ziggurat.search.space import Space, default_space, own_settings, read_space, with_settings
 from ziggurat.search.study import WHOLE, Study, TrialRecord
 from ziggurat.search.trial_process import Ended, LocalProcess, Start, TrialProcess, discard
+from ziggurat.search.validation_rows import check_validation_rows
 from ziggurat.training.ensemble.ensemble import MOST_MEMBERS
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, as_experiment
@@ -146,10 +147,7 @@ def search_hyperparameters(
         with contextlib.ExitStack() as stack:
             cluster = None if ray is None else _cluster(stack, ray)  # a long preparation must not be for nothing
             dataset = prepare(experiment, folder=prepared, progress=progress)
-            if not dataset.split("validation").rows:
-                raise ConfigError(
-                    "the validation split has no rows, by which a search decides", "give data.split a share"
-                )
+            check_validation_rows(dataset)
             settings["dataset"] = dataset.fingerprint
             check_same(folder / SETTINGS_FILE, settings)
             write_json(folder / SETTINGS_FILE, settings)

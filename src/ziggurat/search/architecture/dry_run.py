@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Cursor, Loader
@@ -28,6 +27,7 @@ from ziggurat.search.architecture.space.decision import hard_masks
 from ziggurat.search.architecture.space.whole_space import WholeSpace
 from ziggurat.search.architecture.supernet.loop import SuperNetTrainer
 from ziggurat.search.architecture.supernet.opened import check_searchable, opened_super_net
+from ziggurat.search.validation_rows import check_validation_rows
 from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare, prepared_folder
 from ziggurat.training.process_group import pick_device, process_group
@@ -109,8 +109,7 @@ def predict_search(
     started = time.perf_counter()
     dataset = prepare(experiment, folder=prepared, progress=progress)
     preparation_s = time.perf_counter() - started if is_new else None
-    if not dataset.split("validation").rows:
-        raise ConfigError("the validation split has no rows, by which a search decides", "give data.split a share")
+    check_validation_rows(dataset)
     device = pick_device(experiment.training.device)
     with contextlib.ExitStack() as stack:
         stack.enter_context(preserved_random_state(device))

@@ -45,6 +45,7 @@ from ziggurat.search.architecture.supernet.loop import SuperNetTrainer
 from ziggurat.search.architecture.supernet.opened import check_searchable, opened_super_net
 from ziggurat.search.architecture.supernet.saving import HistoryPoint
 from ziggurat.search.same_search import DAMAGE, check_same
+from ziggurat.search.validation_rows import check_validation_rows
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare
@@ -159,10 +160,7 @@ def search_architecture(
             stack.enter_context(locked_folder(folder, "searching"))
             check_same(folder / SETTINGS_FILE, values)
             dataset = prepare(own, folder=prepared, progress=shown)
-            if not dataset.split("validation").rows:
-                raise ConfigError(
-                    "the validation split has no rows, by which a search decides", "give data.split a share"
-                )
+            check_validation_rows(dataset)
             check_same(folder / SETTINGS_FILE, {**values, "dataset": dataset.fingerprint})
             write_json(folder / SETTINGS_FILE, {**values, "dataset": dataset.fingerprint})
             return dataset.folder
