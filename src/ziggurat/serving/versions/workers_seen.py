@@ -26,8 +26,7 @@ class WorkerMark:
         with explained_writes(folder):
             folder.mkdir(exist_ok=True)
             self._path = folder / str(os.getpid())
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._file = _locked(self._path)
             os.ftruncate(self._file, 0)
 
     def set(self, number: int) -> None:
@@ -50,8 +49,9 @@ def workers_seen(root: Path) -> dict[int, int]:
         with contextlib.suppress(OSError, ValueError):
             descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                if _is_free(descriptor):
-                    (folder / name).unlink(missing_ok=True)
+                if _lock(descriptor, fcntl.LOCK_SH):
+                    if _lock(descriptor, fcntl.LOCK_EX) and os.fstat(descriptor).st_nlink:
+                        (folder / name).unlink(missing_ok=True)
                 else:
                     found[int(name)] = int(os.pread(descriptor, _DIGITS, 0))
             finally:
@@ -73,9 +73,19 @@ def wait_for_workers(root: Path, number: int, timeout_s: float) -> bool:
     return True
 
 
-def _is_free(descriptor: int) -> bool:
+def _locked(path: Path) -> int:
+    """Opens a mark and locks it; again if a process that took it for a dead worker's removed it in between."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:  # only who has the lock removes a mark
+            return descriptor
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, kind: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
