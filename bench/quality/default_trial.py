@@ -32,6 +32,9 @@ from ziggurat.search.outputs import BEST_FILE
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment, load_experiment, parse_experiment
 
+MEMBERS = 5
+"""How many of the best trials of a search are considered for its ensemble."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -65,8 +68,8 @@ class Spec:
 def run(spec: Spec, scratch: Path) -> list[dict[str, Any]]:
     """Returns an outcome for each seed: of our model its figures, of the baselines those of each by its name.
 
-    A timed run has one outcome: ``seconds`` of our model, ``fits`` with those of LightGBM by label, ``load`` of the
-    machine before.
+    The first outcome of a searched run also has the figures of the search's ``ensemble``. A timed run has one outcome:
+    ``seconds`` of our model, ``fits`` with those of LightGBM by label, ``load`` of the machine before.
     """
     load = os.getloadavg()[0]
     torch.set_num_threads(spec.threads)
@@ -84,10 +87,13 @@ def run(spec: Spec, scratch: Path) -> list[dict[str, Any]]:
     if spec.timed is not None:
         ours = _train(experiment, dataset, spec.seeds[0], scratch / "run", before)
         return [{"seconds": ours["seconds"], "fits": _fits(spec, spec.timed, experiment, dataset), "load": load}]
+    together: dict[str, Any] = {}
     if spec.search:
-        experiment = _searched(spec, experiment, dataset, scratch / "search")
+        experiment, together["ensemble"] = _searched(spec, experiment, dataset, scratch / "search")
         before = time.perf_counter() - started
-    return [_train(experiment, dataset, seed, scratch / f"run-{seed}", before) for seed in spec.seeds]
+    outcomes = [_train(experiment, dataset, seed, scratch / f"run-{seed}", before) for seed in spec.seeds]
+    outcomes[0] |= together
+    return outcomes
 
 
 def _fits(spec: Spec, settings: Mapping[str, Any], experiment: Experiment, dataset: Dataset) -> dict[str, float]:
@@ -101,16 +107,26 @@ def _fits(spec: Spec, settings: Mapping[str, Any], experiment: Experiment, datas
     return fits
 
 
-def _searched(spec: Spec, experiment: Experiment, dataset: Dataset, folder: Path) -> Experiment:
-    """Returns the best config of a search with the first seed, a thread to each trial."""
+def _searched(
+    spec: Spec, experiment: Experiment, dataset: Dataset, folder: Path
+) -> tuple[Experiment, dict[str, dict[str, dict[str, float]]]]:
+    """Searches with the first seed, a thread to each trial.
+
+    Returns:
+        The best config; the figures of the ensemble of the best trials, by label and split.
+    """
     training = experiment.training.model_copy(update={"seed": spec.seeds[0], "threads": 1})
     experiment = experiment.model_copy(update={"training": training})
     found = search_hyperparameters(
-        experiment, folder, trials=spec.search, jobs=spec.threads, seed=spec.seeds[0], prepared=dataset.folder
-    )
+        experiment, folder, trials=spec.search, jobs=spec.threads, seed=spec.seeds[0], prepared=dataset.folder,
+        ensemble=min(MEMBERS, spec.search),
+    )  # fmt: skip
     assert found.missing == 0
+    assert found.ensemble is not None
     best = load_experiment(folder / BEST_FILE)
-    return best.model_copy(update={"training": best.training.model_copy(update={"threads": spec.threads})})
+    best = best.model_copy(update={"training": best.training.model_copy(update={"threads": spec.threads})})
+    figures = {"validation": found.ensemble.validation, "test": found.ensemble.test}
+    return best, _by_label(figures, [label.name for label in experiment.data.labels])
 
 
 def _train(experiment: Experiment, dataset: Dataset, seed: int, folder: Path, before: float) -> dict[str, Any]:

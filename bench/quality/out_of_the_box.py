@@ -18,7 +18,7 @@ from typing import Any
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.quality.board import ROOT
 from bench.quality.collection.sets import COLLECTION, LabelledLog
-from bench.quality.default_trial import Spec, run
+from bench.quality.default_trial import MEMBERS, Spec, run
 from bench.quality.stand_in import stand_in
 from bench.resumable_cases import ResumableCases, kept_in_repository
 from ziggurat.cli.init import draft_config
@@ -35,6 +35,7 @@ _HEADER = (
     "log", "half", "rows", "ours: NE", "LightGBM NE", "logistic regression NE", "ours: AUC", "LightGBM AUC",
     "logistic regression AUC", "calibration", "ours s", "one fit s",
 )  # fmt: skip
+_SEARCHED_HEADER = (*_HEADER[:-2], "ensemble NE", "ensemble AUC")
 
 Outcome = dict[str, Any]
 
@@ -109,7 +110,7 @@ def _run(context: Context, trials: int = TRIALS, search: int = 0) -> Result:
     found: dict[str, Measured] = {}
     halves: dict[str, str] = {}
     for log in COLLECTION:
-        kind = f"the best of {search} trials" if search else "init"
+        kind = f"the best of {search} trials, and an ensemble" if search else "init"
         ours = cases.outcomes(log, kind, search=search)
         theirs = cases.outcomes(log, f"LightGBM of {trials} trials", baselines=True, trials=trials)
         for name, both in _by_label(log.name, ours, theirs):
@@ -120,7 +121,7 @@ def _run(context: Context, trials: int = TRIALS, search: int = 0) -> Result:
             found |= _with_seconds(log, cases, found)
     table = [_case(name, halves[name], measured) for name, measured in found.items()]
     notes = (*_notes(trials, search), cases.stored.commits)
-    return Result(_figures(found), 0, len(SEEDS), notes, cases=(_HEADER, *table))
+    return Result(_figures(found), 0, len(SEEDS), notes, cases=(_SEARCHED_HEADER if search else _HEADER, *table))
 
 
 def _by_label(name: str, ours: list[Outcome], theirs: list[Outcome]) -> Iterator[tuple[str, Measured]]:
@@ -128,6 +129,8 @@ def _by_label(name: str, ours: list[Outcome], theirs: list[Outcome]) -> Iterator
     labels = list(ours[0]["figures"])
     for label in labels:
         mine = [{**each, "figures": each["figures"][label], "label": label} for each in ours]
+        if "ensemble" in ours[0]:
+            mine[0]["ensemble"] = ours[0]["ensemble"][label]
         yield _name(name, label, labels), Measured(mine, [each[label] for each in theirs])
 
 
@@ -163,6 +166,9 @@ def _quick(context: Context, search: int) -> Result:
     ratio = _mean(measured.ours, _ne) / _mean(measured.theirs, _baseline("lightgbm", "ne"))
     figures = [Figure(name, unit, (ratio,)) for name, unit in (("below_lightgbm", "%"), ("worst_against_lr", "x"))]
     figures += [Figure("calibrated", "%", (0.0,)), Figure("slowest", "x", (timed["seconds"] / timed["fits"]["click"],))]
+    if search:
+        ratio = float(measured.ours[0]["ensemble"]["test"]["ne"]) / _mean(measured.theirs, _baseline("lightgbm", "ne"))
+        figures.append(Figure("ensemble_below_lightgbm", "%", (ratio,)))
     return Result(tuple(figures), 0, 1, ("random rows: these figures mean nothing",))
 
 
@@ -184,11 +190,14 @@ def _mean(found: list[Outcome], value: Callable[[Outcome], float]) -> float:
 
 def _figures(found: Mapping[str, Measured]) -> tuple[Figure, ...]:
     against_trees, against_lr, calibrations, seconds = [], [], [], []
+    together: list[float] = []
     for measured in found.values():
         ours, theirs = measured.ours, measured.theirs
         ne = _mean(ours, _ne)
         against_trees.append(ne / _mean(theirs, _baseline("lightgbm", "ne")))
         against_lr.append(ne / _mean(theirs, _baseline("logistic_regression", "ne")))
+        if "ensemble" in ours[0]:
+            together.append(float(ours[0]["ensemble"]["test"]["ne"]) / _mean(theirs, _baseline("lightgbm", "ne")))
         positives = ours[0]["rows"]["test"] * _figure(ours[0], "base_rate")
         if positives >= ENOUGH_POSITIVES:
             calibrations.append(_mean(ours, lambda outcome: _figure(outcome, "calibration")))
@@ -204,6 +213,12 @@ def _figures(found: Mapping[str, Measured]) -> tuple[Figure, ...]:
             "calibrated", "%", (calibrated,), f"logs within .9 to 1.1, of those with {ENOUGH_POSITIVES} test positives"
         ),
     )
+    if together:
+        share = 100 * statistics.fmean(ratio < 1 for ratio in together)
+        figures += (
+            Figure("ensemble_below_lightgbm", "%", (share,), "logs on which the ensemble's NE is below LightGBM's"),
+            Figure("ensemble_ne_ratio", "x", tuple(together), "its NE over LightGBM's, a sample a log"),
+        )
     if not seconds:
         return figures
     return (
@@ -234,21 +249,30 @@ def _case(name: str, half: str, measured: Measured) -> tuple[str, ...]:
         *both("ne"),
         *both("auc"),
         f"{_mean(ours, lambda outcome: _figure(outcome, 'calibration')):.2f}",
-        *(("-", "-") if measured.seconds is None else (f"{measured.seconds[0]:.0f}", f"{measured.seconds[1]:.1f}")),
+        *_last(measured),
     )
 
 
+def _last(measured: Measured) -> tuple[str, str]:
+    """Returns the seconds of both, or the figures of the ensemble, if one of them was measured."""
+    if "ensemble" in measured.ours[0]:
+        together = measured.ours[0]["ensemble"]["test"]
+        return f"{together['ne']:.4f}", f"{together['auc']:.4f}"
+    return ("-", "-") if measured.seconds is None else (f"{measured.seconds[0]:.0f}", f"{measured.seconds[1]:.1f}")
+
+
 def _notes(trials: int, search: int) -> tuple[str, ...]:
-    what = "its config trained as it is"
+    what, ensemble = "its config trained as it is", ""
     if search:
         what = f"its config is the first of {search} trials of `ziggurat search hyperparameters`, whose best is trained"
+        ensemble = f"ensemble: that of the search (`--ensemble {MEMBERS}`), its own trials, so of seed {SEEDS[0]} alone"
     return (
         f"each log is given to `ziggurat init`, {what}, with seeds {SEEDS[0]} to {SEEDS[-1]}; "
         "figures are of the test split of that config, mean ± standard deviation over the seeds",
         f"LightGBM: {trials} settings with seed {SEEDS[0]} (report's grid, then random ones), chosen by validation and "
         "refitted with the other seeds. Logistic regression as in report. Both get the columns that init's config "
         "prepared",
-        *(() if search else (_TIMES,)),
+        ensemble if search else _TIMES,
         "rules of init were chosen by the validation figures of the development half alone",
     )
 
