@@ -30,7 +30,7 @@ from ziggurat.embeddings.offload import OffloadedTables, OffloadFolder
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
 from ziggurat.embeddings.row_order import RowOrder
-from ziggurat.embeddings.row_tiers.tiered_lookup import TieredBatch, TieredTables, rows_by_feature
+from ziggurat.embeddings.row_tiers.tiered_lookup import TieredBatch, TieredTables
 from ziggurat.embeddings.sharding import InFlightIds, ShardedTables
 from ziggurat.embeddings.tower_transform.transform import TowerTransform
 from ziggurat.parallel.config import ParallelConfig
@@ -47,7 +47,8 @@ class StartedLookup:
     """A lookup whose ids are being sent.
 
     Attributes:
-        ids: all ids of the batch; None if it has no sparse features.
+        ids: all ids of the batch; None if it has no sparse features, or if tables with tiers, which have taken theirs,
+            are the only ones.
         masks: sequence with positions -> which positions exist, (B, S).
         size: B.
         in_flight: the ids of the sharded tables on their way to other ranks; None without such tables.
@@ -199,14 +200,14 @@ class EmbeddingLookup(nn.Module):
             ids = self._deferred.confined(ids)
             if not torch.is_grad_enabled():  # its result is copied to the host next
                 self._deferred.check()
-        elif ids is not None and (self._ranks > 1 or self._row_order or self.prefetch_batches):
+        elif ids is not None and (self._ranks > 1 or self.tiered or self._row_order or self.prefetch_batches):
             self._id_range.check(ids)
         if ids is None or (self.sharded is None and self.tiered is None):
             return StartedLookup(ids, masks, batch.size, None)
         positions = self._row_order.to_positions(ids)
         tiered = None if self.tiered is None else self.tiered.start(positions, batch.size)
         if self.sharded is None:
-            return StartedLookup(ids, masks, batch.size, None, tiered)
+            return StartedLookup(ids if self.replicated else None, masks, batch.size, None, tiered)
         try:
             in_flight = self.sharded.start(_with_empty_rows(positions, batch))
             return StartedLookup(ids, masks, batch.size, in_flight, tiered)
@@ -224,6 +225,8 @@ class EmbeddingLookup(nn.Module):
     def finish(self, started: StartedLookup) -> LookedUpRows:
         """Waits for the ids of other ranks, looks them up and exchanges the rows."""
         if started.ids is None:
+            if self.tiered is not None and started.tiered is not None:
+                return LookedUpRows(self.tiered.finish(started.tiered), started.masks)
             return LookedUpRows({DIRECT: torch.zeros(started.size, 0, self.layout.dim, device=self._device)}, {})
         try:
             return self._look_up(started, started.ids)
@@ -425,4 +428,8 @@ def _replicated_rows(table: ReplicatedTable, ids: KeyedJaggedTensor, size: int) 
     jagged, spec = ids.to_dict(), table.spec
     parts = [jagged[key] for key in spec.keys]
     row_NW = table(torch.cat([part.values() for part in parts]), torch.cat([part.lengths() for part in parts]))
-    return rows_by_feature(spec, row_NW, size)
+    blocks = row_NW.split([size * len(spec.keys_of(feature)) for feature in spec.features])
+    return {
+        feature: block.view(-1, size, spec.dim).transpose(0, 1) if feature in spec.positions else block
+        for feature, block in zip(spec.features, blocks, strict=True)
+    }

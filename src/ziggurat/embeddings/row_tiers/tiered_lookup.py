@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from ziggurat.core.plan import Plan
@@ -32,9 +32,9 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.dirty_rows import TrackedShard
 from ziggurat.embeddings.offload import AnnouncedBatch, OffloadedTables, OffloadFolder
 from ziggurat.embeddings.row_order import RowOrder
-from ziggurat.embeddings.row_table import add_by_row
 from ziggurat.embeddings.row_tiers.copied_gradients import CopiedGradients
 from ziggurat.embeddings.row_tiers.distinct_rows import DistinctRows
+from ziggurat.embeddings.row_tiers.feature_bags import FeatureBags, bags_of_features
 from ziggurat.embeddings.row_tiers.rank_groups import InFlight, RankGroups
 from ziggurat.embeddings.row_tiers.tiered_table import TieredTable
 from ziggurat.embeddings.row_tiers.traffic import TierTraffic
@@ -51,27 +51,25 @@ class TableBatch:
     Attributes:
         table: the table.
         distinct: the distinct rows.
-        lengths_N: the ids of each bag.
-        places_N: of bags of one id at most, the distinct row of each, and U for none; None if a bag has more.
+        bags: the bags of each feature.
         copies: the gradients of its copied rows; None without a backward pass.
         host_received, split_received: how many rows each rank of the host, and each rank, asks of this one.
         host_ids, split_ids: their positions.
         announced: its rows of the third tier here, on their way from a disk.
-        split_rows: the rows of the third tier that were sent, with the graph that updates them.
+        split_edge: the graph that updates the rows of the third tier that were sent; None if none is trained.
         grad_UD: the gradients of the distinct rows, once the backward pass has reached them.
     """
 
     table: TieredTable
     distinct: DistinctRows
-    lengths_N: Tensor
-    places_N: Tensor | None
+    bags: list[FeatureBags]
     copies: CopiedGradients | None
     host_received: list[int] = field(default_factory=list[int])
     split_received: list[int] = field(default_factory=list[int])
     host_ids: InFlight | None = None
     split_ids: InFlight | None = None
     announced: AnnouncedBatch | None = None
-    split_rows: Tensor | None = None
+    split_edge: GradientEdge | None = None
     grad_UD: Tensor | None = None
 
 
@@ -143,7 +141,7 @@ class TieredTables(nn.Module):
             ids: positions of rows under the keys of these tables, and further ones.
             size: B.
         """
-        batches = [self._classified(table, ids) for table in self.tables]
+        batches = [self._classified(table, ids, size) for table in self.tables]
         groups = self._groups
         counts = torch.zeros(groups.world.size, 2, len(batches), dtype=torch.int32)
         counts[:, 0] = torch.tensor([each.distinct.split for each in batches]).T
@@ -192,11 +190,9 @@ class TieredTables(nn.Module):
         arriving = [self._send_rows(each) for each in batch.tables]
         rows: dict[str, Tensor] = {}
         for each, (rows_UD, parts) in zip(batch.tables, arriving, strict=True):
-            for arrives, into in parts:
-                received = self._wire.decode(arrives.wait(), "rows")
-                if received.data_ptr() != into.data_ptr():
-                    into.copy_(received)
-            rows |= rows_by_feature(each.table.spec, _SpreadRows.apply(self._anchor, each, rows_UD), batch.size)
+            self._receive(parts)
+            spread = _SpreadRows.apply(self._anchor, each, rows_UD)
+            rows |= zip((bags.feature for bags in each.bags), spread, strict=True)
         if torch.is_grad_enabled():
             self._pending = batch
             for each in batch.tables:
@@ -226,8 +222,8 @@ class TieredTables(nn.Module):
             for each in copies:
                 step(each)
         for each, arrives in returned:
-            if each.split_rows is not None and each.split_rows.requires_grad:
-                each.split_rows.backward(self._wire.decode(arrives.wait(), "gradients"))
+            if each.split_edge is not None:
+                torch.autograd.backward([each.split_edge], [self._wire.decode(arrives.wait(), "gradients")])
             else:
                 arrives.wait()
             each.table.release()
@@ -284,14 +280,14 @@ class TieredTables(nn.Module):
             if each.split_ids is not None:
                 each.announced = each.table.announce(each.split_ids.wait().long())
 
-    def _classified(self, table: TieredTable, ids: KeyedJaggedTensor) -> TableBatch:
-        positions_L, lengths_N = _ids_of(table.spec, ids)
+    def _classified(self, table: TieredTable, ids: KeyedJaggedTensor, size: int) -> TableBatch:
+        positions_L, lengths = _ids_of(table.spec, ids)
         distinct = table.bounds.distinct(positions_L)
         copied = table.bounds.copied.size + table.bounds.hosts.size > 0
         copies = None
         if copied and torch.is_grad_enabled():
             copies = CopiedGradients(table, self._groups, self._wire, distinct)
-        return TableBatch(table, distinct, lengths_N, _places(distinct, lengths_N), copies)
+        return TableBatch(table, distinct, bags_of_features(table.spec, distinct, lengths, size), copies)
 
     def _send_rows(self, each: TableBatch) -> tuple[Tensor, list[tuple[InFlight, Tensor]]]:
         """Starts to send the rows that other ranks ask for.
@@ -301,7 +297,7 @@ class TieredTables(nn.Module):
             and which parts of them are to arrive.
         """
         table, distinct, groups = each.table, each.distinct, self._groups
-        rows_UD = torch.empty(len(distinct.positions_U) + 1, table.spec.dim, device=each.lengths_N.device)
+        rows_UD = torch.empty(len(distinct.positions_U) + 1, table.spec.dim, device=distinct.positions_U.device)
         rows_UD[-1] = 0
         copied_UD, host_UD, split_UD = rows_UD[:-1].split(distinct.by_tier)
         parts: list[tuple[InFlight, Tensor]] = []
@@ -314,81 +310,67 @@ class TieredTables(nn.Module):
         if each.copies is not None:
             each.copies.send_flags(places)
         if each.split_ids is not None:
-            each.split_rows = table.split_rows(each.split_ids.wait().long(), each.announced)
-            sent = self._wire.encode(each.split_rows.detach(), "rows")
+            rows = table.split_rows(each.split_ids.wait().long(), each.announced)
+            each.split_edge = get_gradient_edge(rows) if rows.requires_grad else None
+            sent = self._wire.encode(rows.detach(), "rows")
             arrives = groups.world.send("split_rows", sent, each.split_received, distinct.split, split_UD)
             parts.append((arrives, split_UD))
         torch.index_select(table.copied.weight_RD, 0, distinct.positions_U[: len(copied_UD)].long(), out=copied_UD)
         return rows_UD, parts
 
+    def _receive(self, parts: list[tuple[InFlight, Tensor]]) -> None:
+        """Waits for parts of the distinct rows, and lets go of what was sent for them."""
+        for arrives, into in parts:
+            received = self._wire.decode(arrives.wait(), "rows")
+            if received.data_ptr() != into.data_ptr():
+                into.copy_(received)
+        parts.clear()
+
     def _gradients(self, each: TableBatch) -> Tensor:
         """Returns this rank's part of the mean gradients of the distinct rows."""
         if each.grad_UD is None:
-            return torch.zeros(len(each.distinct.positions_U), each.table.spec.dim, device=each.lengths_N.device)
+            positions_U = each.distinct.positions_U
+            return torch.zeros(len(positions_U), each.table.spec.dim, device=positions_U.device)
         return each.grad_UD.div_(self._groups.world.size)
 
 
-def _ids_of(spec: TableSpec, ids: KeyedJaggedTensor) -> tuple[Tensor, Tensor]:
-    """Returns the ids of a table's features and the lengths of their bags; the keys of a feature are adjacent."""
+def _ids_of(spec: TableSpec, ids: KeyedJaggedTensor) -> tuple[Tensor, list[tuple[int, Tensor]]]:
+    """Returns the ids of a table's features, and of each feature their number and the lengths of its bags.
+
+    The keys of a feature are adjacent.
+    """
     number = {key: place for place, key in enumerate(ids.keys())}
     starts, lengths_KB = ids.offset_per_key(), ids.lengths().view(len(number), -1)
     runs = [(number[keys[0]], number[keys[-1]] + 1) for keys in map(spec.keys_of, spec.features)]
     values_L = torch.cat([ids.values()[starts[first] : starts[last]] for first, last in runs])
-    return values_L, torch.cat([lengths_KB[first:last].reshape(-1) for first, last in runs])
-
-
-def _places(distinct: DistinctRows, lengths_N: Tensor) -> Tensor | None:
-    """Returns the distinct row of each bag, U for a bag without ids; None if a bag has several ids."""
-    if len(lengths_N) and int(lengths_N.max()) > 1:
-        return None
-    places_N = torch.full_like(lengths_N, len(distinct.positions_U), dtype=torch.int32)
-    places_N[lengths_N.bool()] = distinct.inverse_L.int()
-    return places_N
-
-
-def rows_by_feature(spec: TableSpec, row_ND: Tensor, size: int) -> dict[str, Tensor]:
-    """Returns feature -> (B, W), or (B, S, W) for a sequence with positions, of the bags of all keys of a table."""
-    blocks = row_ND.split([size * len(spec.keys_of(feature)) for feature in spec.features])
-    return {
-        feature: block.view(-1, size, spec.dim).transpose(0, 1) if feature in spec.positions else block
-        for feature, block in zip(spec.features, blocks, strict=True)
-    }
+    lengths = [(starts[last] - starts[first], lengths_KB[first:last].reshape(-1)) for first, last in runs]
+    return values_L, lengths
 
 
 class _SpreadRows(torch.autograd.Function):
-    """Pools distinct rows into bags; its backward keeps the gradient of each; the anchor makes autograd call it.
+    """Pools distinct rows into bags; its backward keeps the gradient of each row; the anchor makes autograd call it.
 
-    Bags of one id at most, as positions of sequences are, take their row as it is: no offsets and lengths of 64 bits
-    are held for each of them, most of which are empty where histories are short.
+    Each feature has an output of its own, so that autograd does not copy the gradients of all of them into one tensor.
     """
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride] - autograd's own signature is *args
         ctx: Any, anchor: Tensor, batch: TableBatch, rows_UD: Tensor
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         ctx.batch = batch
-        if batch.places_N is not None:
-            return rows_UD.index_select(0, batch.places_N)
-        lengths_N = batch.lengths_N.long()
-        offsets_N = lengths_N.cumsum(0) - lengths_N
-        pooled_ND = F.embedding_bag(batch.distinct.inverse_L, rows_UD, offsets_N, mode="sum")
-        if batch.table.spec.pooling == "mean":  # as FBGEMM's kernels round
-            pooled_ND *= lengths_N.clamp(min=1).float().reciprocal().unsqueeze(1)
-        return pooled_ND
+        ctx.set_materialize_grads(False)
+        return tuple(bags.pooled(rows_UD) for bags in batch.bags)
 
     @staticmethod
-    def backward(ctx: Any, grad_ND: Tensor) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         batch: TableBatch = ctx.batch
-        inverse_L = batch.distinct.inverse_L
-        sums_UD = grad_ND.new_zeros(len(batch.distinct.positions_U) + 1, grad_ND.shape[1])
-        if batch.places_N is None:
-            lengths_N = batch.lengths_N.long()
-            if batch.table.spec.pooling == "mean":
-                grad_ND = grad_ND / lengths_N.clamp(min=1).unsqueeze(1)
-            add_by_row(sums_UD, inverse_L, grad_ND.repeat_interleave(lengths_N, dim=0, output_size=len(inverse_L)))
-        elif 2 * len(inverse_L) < len(grad_ND):  # mostly empty bags are left out, of others no gradient is copied
-            add_by_row(sums_UD, inverse_L, grad_ND[batch.lengths_N.bool()])
-        else:
-            add_by_row(sums_UD, batch.places_N, grad_ND)
-        batch.grad_UD = sums_UD[:-1]
+        for bags, grad in zip(batch.bags, grads, strict=True):
+            if grad is None:
+                continue
+            if batch.grad_UD is None:
+                dim = batch.table.spec.dim
+                batch.grad_UD = grad.new_zeros(len(batch.distinct.positions_U) + 1, dim)
+            bags.add_gradients(grad, batch.grad_UD)
+        if batch.grad_UD is not None:
+            batch.grad_UD = batch.grad_UD[:-1]
         return None, None, None
