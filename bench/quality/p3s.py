@@ -31,7 +31,7 @@ from ziggurat.search.pipelines.comparison_page import write_comparison
 from ziggurat.search.pipelines.search import METHODS
 
 SEEDS, PROCESSES = 5, 2
-MEASURED = "version 1"
+MEASURED = "version 2"
 """What the outcomes mean; raise it when a method, a pipeline or a downstream model computes something else."""
 CTR = "ctr"
 _QUICK = "iris"
@@ -163,8 +163,9 @@ def _quick(context: Context) -> Result:
 
 P3S = Benchmark(
     name="p3s",
-    claim="A pipeline for every cluster of columns, with learnt clusters, has the best mean rank at an equal budget, "
-    "beats a shared pipeline found by random search on most tables, and is never much behind standard scaling.",
+    claim="Pipelines that are proposed for learnt clusters of columns, by a cheap look at each column and by single "
+    "changes have the best mean rank at an equal budget, beat a shared pipeline found by random search on most tables, "
+    "and are never much behind standard scaling.",
     targets={
         "ctr.logs_ahead_of_standard": Target(1),
     }

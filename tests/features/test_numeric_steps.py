@@ -17,6 +17,7 @@ from ziggurat.core.config import Config, parse_config
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.numeric.moments import Moments
+from ziggurat.features.numeric.power import Power, PowerConfig
 from ziggurat.features.numeric.steps import (
     Bucketise,
     BucketiseConfig,
@@ -205,3 +206,15 @@ def test_scipy_is_imported_where_a_step_needs_it_and_not_with_every_command() ->
     modules = "ziggurat.features.config, ziggurat.towers.partitioner.balanced_kmeans"
     code = f"import sys, {modules}; print('scipy' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
+
+
+def test_a_power_of_values_far_from_zero_is_no_constant_by_rounding() -> None:
+    for seed in range(20):
+        years = np.random.default_rng(seed).integers(2000, 2024, 2_000).astype(np.float64)
+        step = Power.fit(PowerConfig(), NumericSample(years))
+        transformed = step.apply(years)
+        assert len(np.unique(transformed)) == 24
+        assert transformed.std() == pytest.approx(1.0, abs=1e-6)
+        assert np.corrcoef(transformed, years)[0, 1] > 0.99
+    huge = 1e15 + np.arange(1_000.0)
+    assert Power.fit(PowerConfig(), NumericSample(huge)).exponent == 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +15,6 @@ from sklearn.preprocessing import (
     KBinsDiscretizer,
     MaxAbsScaler,
     MinMaxScaler,
-    OneHotEncoder,
     OrdinalEncoder,
     PowerTransformer,
     QuantileTransformer,
@@ -30,7 +30,7 @@ from ziggurat.search.pipelines.table import MISSING_CODE, Floats
 _QUANTILES = 100
 _ALL_ROWS: Any = None
 _SEED: Any = 0
-_MOST_CATEGORIES = 64
+_MOST_CATEGORIES = 62
 
 
 def transformer_of(pipeline: NumericPipeline | CategoricalPipeline, rows: int) -> Steps:
@@ -93,14 +93,13 @@ def _categorical(pipeline: CategoricalPipeline) -> Steps:
         parts.append(("impute", SimpleImputer(missing_values=MISSING_CODE, strategy="most_frequent")))
     match pipeline.encoder:
         case "ordinal":
-            places = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
-            parts += [("encode", places), ("scale", StandardScaler())]
-        case "one_hot":
-            dummies = OneHotEncoder(
-                min_frequency=pipeline.min_frequency or None, max_categories=_MOST_CATEGORIES,
-                handle_unknown="infrequent_if_exist", sparse_output=False,
+            holes = FunctionTransformer(lambda codes: np.where(codes == MISSING_CODE, np.nan, codes))
+            places = OrdinalEncoder(
+                handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2
             )  # fmt: skip
-            parts.append(("encode", dummies))
+            parts += [("holes", holes), ("encode", places), ("scale", StandardScaler())]
+        case "one_hot":
+            parts.append(("encode", FrequentCategories()))
         case "target":
             means = TargetEncoder(smooth="auto", cv=5, random_state=_SEED)
             parts += [("encode", means), ("scale", StandardScaler())]
@@ -114,8 +113,26 @@ def signed_log(values: Any) -> Any:
     return np.copysign(np.log1p(np.abs(values)), values)
 
 
+class FrequentCategories(TransformerMixin, BaseEstimator):
+    """Codes -> a number for missing ones, one for rare and unknown ones, one for each of the 62 most frequent."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        counts = Counter(code for code in np.asarray(X)[:, 0].tolist() if code != MISSING_CODE)
+        often = sorted(counts, key=lambda code: (-counts[code], code))[:_MOST_CATEGORIES]
+        self.frequent_ = sorted(often)
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def transform(self, X: Any) -> Floats:
+        hot = np.zeros((len(X), len(self.frequent_) + 2))
+        for row, code in enumerate(np.asarray(X)[:, 0].tolist()):
+            known = code in self.frequent_
+            hot[row, 2 + self.frequent_.index(code) if known else int(code != MISSING_CODE)] = 1.0
+        return hot
+
+
 class Buckets(TransformerMixin, BaseEstimator):
-    """Hashes below 2³¹ -> one-hot of their buckets, (n, 1) -> (n, buckets); a missing value is zeros."""
+    """Numbers of buckets -> one-hot, (n, 1) -> (n, buckets + 1); the first is for missing values."""
 
     def __init__(self, buckets: int = 32) -> None:
         self.buckets = buckets
@@ -125,8 +142,4 @@ class Buckets(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> Floats:
-        places = np.asarray(X)[:, 0]
-        hot = np.zeros((len(places), self.buckets))
-        present = np.flatnonzero(places >= 0)
-        hot[present, (places[present] % self.buckets).astype(np.int64)] = 1.0
-        return hot
+        return np.eye(self.buckets + 1)[1 + np.asarray(X)[:, 0].astype(np.int64)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -134,12 +135,36 @@ def test_snapshots_of_cycles_vote() -> None:
         policy.learn(policy.draw(), float(random.normal()))
         if episode % 10 == 0:
             found.append(policy.probabilities())
-    together = np.stack([*found, found[-1]])  # the last one is the policy now as well
+    together = np.stack(found)  # the last one is the policy now, which has one vote
     assert len({each.argmax(axis=1).tobytes() for each in found}) > 1  # they do not agree
     for column, cluster in enumerate(policy.likeliest()):
         votes = np.bincount(together[:, column].argmax(axis=1), minlength=3)
         most = np.flatnonzero(votes == votes.max())
         assert cluster == max(most, key=lambda each: together[:, column, each].sum())
+
+
+def test_a_step_has_the_gradient_of_all_four_parts_of_the_loss() -> None:
+    descriptors = np.random.default_rng(0).normal(size=(D, 8))
+    config = PolicyConfig(clusters=C, pretraining=20, kl=0.3, entropy=0.2)
+    policy = ClusterPolicy(descriptors, config, seed=0, episodes=10)
+    policy.learn(policy.draw(), 0.5)
+    assignment = policy.draw()
+    network = copy.deepcopy(policy.network)
+    episode = policy.learn(assignment, 0.9)
+    x_DK = torch.from_numpy(descriptors)
+    q_DC, made_DK = network(x_DK)
+    target_DC = (q_DC**2 / q_DC.sum(dim=0)).detach()
+    target_DC = target_DC / target_DC.sum(dim=1, keepdim=True)
+    chosen_D = q_DC[torch.arange(D), torch.from_numpy(assignment)]
+    advantage = 1.0  # of the second reward: its difference from the first, divided by itself
+    loss = -advantage * chosen_D.log().sum()
+    loss = loss + 0.3 * (target_DC * (target_DC / q_DC).log()).sum() / D + ((made_DK - x_DK) ** 2).mean()
+    loss = loss + 0.2 * (q_DC * q_DC.log()).sum() / D  # less its entropy
+    network.zero_grad()
+    loss.backward()
+    assert episode.baseline == 0.5
+    for ours, theirs in zip(policy.network.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
 
 
 def test_drawn_clusters_have_their_probabilities() -> None:

@@ -42,14 +42,16 @@ def test_numbers(name: str) -> None:
             continue  # of values spread evenly, many divisions are as good
         if pipeline.discretiser == "kmeans_bins" and name == "ties":
             continue  # of fewer values than bins, each is an interval here; scikit-learn's depend on rounding
+        if pipeline.scaler.startswith("quantile") and name != "skewed":
+            continue  # equal values are at the middle of their ranks here; scikit-learn's are at an end, or between
         values = input_of(column, pipeline)
         ours = fitted_block(pipeline, values[:FITTED], labels[:FITTED], values[FITTED:])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             steps = transformer_of(pipeline, FITTED)
             theirs = steps.fit_transform(values[:FITTED]), steps.transform(values[FITTED:])
-        # k-means stops within a tolerance, so that a value on a border may be on its other side.
-        most = 0.02 if pipeline.discretiser == "kmeans_bins" else 0.0
+        # k-means stops within a tolerance and quantiles lie between values, so that one may be beyond a border.
+        most = 0.02 if pipeline.discretiser in {"kmeans_bins", "quantile_bins"} else 0.0
         same = [
             left.shape == right.shape and (~np.isclose(left, right, rtol=1e-4, atol=1e-5)).mean() <= most
             for left, right in zip(ours, theirs, strict=True)
@@ -62,7 +64,10 @@ def test_numbers(name: str) -> None:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_categories(classes: int) -> None:
     column, labels = TABLE.column("text"), np.minimum(TABLE.labels, classes - 1)
-    for pipeline in (*possible("categorical", has_missing=True), CategoricalPipeline(min_frequency=0.0)):
+    for pipeline in possible("categorical", has_missing=True):
+        assert isinstance(pipeline, CategoricalPipeline)
+        if pipeline.encoder == "hash" and pipeline.imputer == "most_frequent":
+            continue  # the most frequent bucket is not that of the most frequent category
         values = input_of(column, pipeline)
         ours = fitted_block(pipeline, values[:FITTED], labels[:FITTED], values[FITTED:])
         steps = transformer_of(pipeline, FITTED)

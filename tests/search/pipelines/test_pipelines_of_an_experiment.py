@@ -56,7 +56,7 @@ def test_every_pipeline_is_a_config(make_experiment: MakeExperiment) -> None:
 def test_the_config_computes_what_the_search_judged(make_experiment: MakeExperiment, scaler: Any) -> None:
     experiment = make_experiment(features=FEATURES, model={"name": "logistic_regression"})
     pipeline = NumericPipeline(scaler=scaler, missing_flag=True)
-    table = table_of(experiment, 10_000, 0, None, Silent())
+    table = table_of(experiment, searched_features(experiment), 10_000, 0, None, Silent())
     values = input_of(table.column("age"), pipeline)
     ours, _ = fitted_block(pipeline, values, table.labels, values)
     dataset = prepare(with_pipelines(experiment, {"age": pipeline}, "made"))
@@ -95,7 +95,8 @@ def add_times(path: Path) -> list[tuple[datetime | None, datetime]]:
 
 def test_the_table_has_times_to_the_second(make_experiment: MakeExperiment) -> None:
     times = add_times(Path("log.csv"))
-    table = table_of(make_experiment(features=[*FEATURES, *TIMES]), 10_000, 0, None, Silent())
+    experiment = make_experiment(features=[*FEATURES, *TIMES])
+    table = table_of(experiment, searched_features(experiment), 10_000, 0, None, Silent())
     assert [each.name for each in table.columns if each.kind == "time"] == ["moment", "day"]
     found = table.column("moment").values, table.column("day").values
     given = {(None if moment is None else moment.timestamp(), day.timestamp()) for moment, day in times}
@@ -112,7 +113,7 @@ def test_the_config_computes_of_times_what_the_search_judged(
     add_times(Path("log.csv"))
     experiment = make_experiment(features=[*FEATURES, *TIMES], model={"name": "logistic_regression"})
     pipeline = TimePipeline(encoder=encoder)
-    table = table_of(experiment, 10_000, 0, None, Silent())
+    table = table_of(experiment, searched_features(experiment), 10_000, 0, None, Silent())
     values = input_of(table.column(column), pipeline)
     ours, _ = fitted_block(pipeline, values, table.labels, values)
     made = with_pipelines(experiment, {column: pipeline}, "made")
@@ -134,7 +135,7 @@ def test_a_search_with_times_writes_a_config_that_trains(make_experiment: MakeEx
     add_times(Path("log.csv"))
     experiment = make_experiment(features=[*FEATURES, *TIMES], training={"batch_size": 512, "epochs": 1})
     searched = search_feature_pipelines(experiment, budget=8, folds=2)
-    assert searched.left == ("tags",)
+    assert searched.left == {"tags": ""}
     assert set(searched.found.pipelines) == {"user", "age", "moment", "day"}
     best = load_experiment(searched.folder / BEST_FILE)
     assert best == searched.experiment
@@ -162,7 +163,7 @@ def test_slices_of_an_hour_that_becomes_a_wave_are_left_out(make_experiment: Mak
 def test_a_search_writes_a_config_that_trains(make_experiment: MakeExperiment, tmp_path: Path) -> None:
     experiment = make_experiment(features=FEATURES, training={"batch_size": 512, "epochs": 1})
     searched = search_feature_pipelines(experiment, budget=6, folds=2)
-    assert searched.left == ("tags",)
+    assert searched.left == {"tags": ""}
     assert set(searched.found.pipelines) == {"user", "age"}
     best = load_experiment(searched.folder / BEST_FILE)
     assert best == searched.experiment
@@ -173,7 +174,7 @@ def test_a_search_writes_a_config_that_trains(make_experiment: MakeExperiment, t
 
 def test_the_table_has_the_training_rows_alone(make_experiment: MakeExperiment) -> None:
     experiment = make_experiment(features=FEATURES)
-    table = table_of(experiment, 10_000, 0, None, Silent())
+    table = table_of(experiment, searched_features(experiment), 10_000, 0, None, Silent())
     rows = [line.split(",") for line in Path("log.csv").read_text().splitlines()[1:]]
     dataset = prepare(experiment)
     assert len(table.labels) == dataset.split("train").rows < len(rows)

@@ -70,7 +70,7 @@ def command(
 
     from ziggurat.cli.progress import console_progress
     from ziggurat.search.pipelines.clustering.config import PolicyConfig
-    from ziggurat.search.pipelines.experiment_search import BEST_FILE, search_feature_pipelines
+    from ziggurat.search.pipelines.experiment_search import BEST_FILE, left_words, search_feature_pipelines
     from ziggurat.search.pipelines.pipeline import title
     from ziggurat.training.experiment import load_experiment
 
@@ -93,8 +93,8 @@ def command(
     Console().print(table)
     typer.echo(f"score {found.score:.5g}, of standard scaling {found.standard:.5g}")
     if searched.left:
-        typer.echo(f"left as they are: {', '.join(searched.left)}")
+        typer.echo(f"left as they are: {left_words(searched.left)}")
     typer.echo(searched.page)
-    typer.echo(searched.folder / BEST_FILE)
     if found.signal is not None:
         raise typer.Exit(128 + found.signal)
+    typer.echo(searched.folder / BEST_FILE)

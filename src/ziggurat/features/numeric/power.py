@@ -1,8 +1,8 @@
 """The power step: Yeo & Johnson's transformation with the exponent of greatest likelihood, then standardised.
 
 Source: Yeo & Johnson (2000), "A new family of power transformations to improve normality or symmetry", Biometrika 87.
-As scikit-learn's ``PowerTransformer``, but for the exponent, which is sought in [-5, 5]: outside, a column whose values
-are far from 0 compared with their spread, such as years, becomes a constant by rounding.
+As scikit-learn's ``PowerTransformer``, but for the exponent, which is sought in [-5, 5] among those that do not make a
+constant of the column by rounding, as they do where values are far from 0 compared with their spread, such as years.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from ziggurat.core.config import Config
 from ziggurat.features.numeric.sample import NumericSample, Values
 
 _BOUNDS = (-5.0, 5.0)
+_LEAST_SPREAD = 1e-7
+"""The least deviation of transformed values, as a share of the greatest of them: half of a float's digits are left."""
 
 
 class PowerConfig(Config):
@@ -70,11 +72,15 @@ def _most_likely(values: Values) -> float:
     def loss(exponent: float) -> float:
         transformed = yeo_johnson(values, exponent)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            log_variance = float(np.log(transformed.var()))
+            variance = float(transformed.var())
+            if not variance > (_LEAST_SPREAD * np.abs(transformed).max()) ** 2:
+                return 1e300
+            log_variance = float(np.log(variance))
         found = 0.5 * len(values) * log_variance - (exponent - 1.0) * signed_logs
         return found if np.isfinite(found) else 1e300  # overflow, or a constant by rounding: no exponent to choose
 
     from scipy.optimize import minimize_scalar  # slow to import and seldom needed
 
     result = minimize_scalar(loss, bounds=_BOUNDS, method="bounded", options={"xatol": 1e-8})
-    return float(result.x)
+    exponent = float(result.x)
+    return exponent if loss(exponent) < loss(1.0) else 1.0  # with 1, values stay what they are

@@ -18,8 +18,9 @@ _DAY_S = 86_400.0
 
 def input_of(column: Column, pipeline: NumericPipeline | CategoricalPipeline | TimePipeline) -> Floats:
     """Returns (N, 1), what ``pipeline`` takes of a column."""
-    hashed = isinstance(pipeline, CategoricalPipeline) and pipeline.encoder == "hash"
-    return (column.hashed() if hashed else column.values)[:, None]
+    if isinstance(pipeline, CategoricalPipeline) and pipeline.encoder == "hash":
+        return column.buckets(pipeline.buckets)[:, None]
+    return column.values[:, None]
 
 
 def fitted_block(

@@ -14,18 +14,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from ziggurat.search.pipelines.campaign import Campaign, Stopped
+from ziggurat.search.pipelines.evaluation import AnyPipeline, Assignment
 from ziggurat.search.pipelines.found import Trial
 from ziggurat.search.pipelines.methods.proposals import Proposal
-from ziggurat.search.pipelines.pipeline import Kind
+from ziggurat.search.pipelines.pipeline import simplest
+from ziggurat.search.pipelines.table import Column
 
-_MOST_RESERVED = 12
+_MOST_RESERVED, _FEWEST_JUDGED, _FEWEST_OF_ONE_SCORE = 12, 8, 4
 _MARGIN = 0.5
 """Standard errors of the paired difference by which standard scaling has to be beaten; corrected, see below."""
 
 
-def reserved(budget: int) -> int:
-    """Returns how many evaluations of a budget judge finalists: a quarter, even, at most twelve; none below eight."""
-    return min(_MOST_RESERVED, budget // 8 * 2)
+def reserved(budget: int, scores: int) -> int:
+    """Returns how many evaluations of a budget judge finalists: a quarter, even, at most twelve; none below eight.
+
+    Where an evaluation has one score, two finalists are judged twice at least: the noise of one difference is unknown.
+    """
+    least = _FEWEST_OF_ONE_SCORE if scores == 1 and budget >= _FEWEST_JUDGED else 0
+    return max(least, min(_MOST_RESERVED, budget // _FEWEST_JUDGED * 2))
 
 
 def finalists(trials: Sequence[Trial], most: int) -> list[Trial]:
@@ -75,7 +81,7 @@ def judge(campaign: Campaign, budget: int) -> tuple[Trial, bool]:
         running = [running[0], *ranked[: most - 1]]
     if not running or running[0].origin != "standard":
         return campaign.trials[0], is_finished  # standard scaling, as nothing could be compared with it
-    return _ahead(running, fresh, {each.name: each.kind for each in campaign.table.columns}), is_finished
+    return ahead(running, fresh, campaign.table.columns), is_finished
 
 
 def best_searched(trials: Sequence[Trial]) -> Trial:
@@ -83,22 +89,31 @@ def best_searched(trials: Sequence[Trial]) -> Trial:
     return max((each for each in trials if each.repeat == 0), key=lambda each: (each.score, -each.number))
 
 
-def _ahead(running: Sequence[Trial], fresh: dict[int, list[float]], kinds: dict[str, Kind]) -> Trial:
+def ahead(running: Sequence[Trial], fresh: dict[int, list[float]], columns: Sequence[Column]) -> Trial:
     """Returns the best but for noise: standard scaling, then what columns of a kind share, then all others.
 
     Each has to be ahead of what was chosen before it by :data:`_MARGIN` standard errors.
     """
     chosen, *others = running  # the first is standard scaling
-    shared = [
-        each
-        for each in others
-        if len({(kinds[name], pipe) for name, pipe in each.pipelines.items()}) == len(set(kinds.values()))
-    ]
+    shared = [each for each in others if is_shared(each.pipelines, columns)]
     for group in (shared, [each for each in others if each not in shared]):
         best = max(group, key=lambda each: (float(np.mean(fresh[each.number])), -each.number), default=None)
         if best is not None and _is_ahead(fresh[best.number], fresh[chosen.number], max(2, len(best.scores))):
             chosen = best
     return chosen
+
+
+def is_shared(pipelines: Assignment, columns: Sequence[Column]) -> bool:
+    """Whether the columns of each kind have one pipeline, but for what changes nothing in some of them."""
+    kinds = {each.kind: [own for own in columns if own.kind == each.kind] for each in columns}
+
+    def fits(pipeline: AnyPipeline, column: Column) -> bool:
+        own = simplest(pipeline, has_missing=column.has_missing, missing_is_own=column.missing_is_own)
+        return own == pipelines[column.name]
+
+    return all(
+        any(all(fits(pipelines[each.name], column) for column in group) for each in group) for group in kinds.values()
+    )
 
 
 def _is_ahead(ours: Sequence[float], theirs: Sequence[float], folds: int) -> bool:
@@ -113,6 +128,8 @@ def _is_ahead(ours: Sequence[float], theirs: Sequence[float], folds: int) -> boo
     pairs = [(own, other) for own, other in zip(ours, theirs, strict=False) if math.isfinite(other)]
     if not pairs:
         return True  # the others failed
-    ahead = np.array([own - other for own, other in pairs])
-    noise = float(ahead.std(ddof=1)) * math.sqrt(1 / len(ahead) + 1 / (folds - 1)) if len(ahead) > 1 else 0.0
-    return float(ahead.mean()) > _MARGIN * noise
+    leads = np.array([own - other for own, other in pairs])
+    if len(leads) < 2:
+        return False
+    noise = float(leads.std(ddof=1)) * math.sqrt(1 / len(leads) + 1 / (folds - 1))
+    return float(leads.mean()) > _MARGIN * noise

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from ziggurat.core.errors import shorten
 from ziggurat.search.pipelines.blocks import fitted_block, input_of
 from ziggurat.search.pipelines.clustering.config import PolicyConfig
 from ziggurat.search.pipelines.downstream import (
@@ -44,7 +47,7 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
         hours: time limit of the search.
         jobs: evaluations at a time.
         folder: where evaluations are recorded, so that a fit that was stopped goes on.
-        random_state: seeds everything.
+        random_state: seeds everything; a number, a ``RandomState`` that draws one, or None for NumPy's own.
 
     Attributes:
         found_: what the search found.
@@ -64,7 +67,7 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
         hours: float | None = None,
         jobs: int = 1,
         folder: str | Path | None = None,
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.method: MethodName = method
         self.budget = budget
@@ -104,12 +107,18 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
             raise ValueError(f"downstream: received {self.downstream!r}; give one of {', '.join(kinds)}")
         task = kinds[self.downstream](metric=self.metric, folds=folds)
         folder = None if self.folder is None else Path(self.folder)
+        given = self.random_state
+        seed = given if isinstance(given, int | np.integer) else check_random_state(given).randint(2**31)
         self.found_ = search_pipelines(
-            self._table, task, method=self.method, budget=self.budget, seed=self.random_state, folder=folder,
+            self._table, task, method=self.method, budget=self.budget, seed=seed, folder=folder,
             hours=self.hours, jobs=self.jobs, policy=PolicyConfig(clusters=self.clusters),
         )  # fmt: skip
+        if self.found_.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.found_.signal is not None:
+            raise SystemExit(128 + self.found_.signal)
         train, _ = self._blocks(columns)
-        self._model = fitted_model(task, train, self._table.labels, len(classes), self.random_state)
+        self._model = fitted_model(task, train, self._table.labels, len(classes), seed)
         return self
 
     def transform(self, X: Any) -> Floats:
@@ -118,8 +127,18 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
         return self._blocks(self._columns(X, None, fitting=False))[1]
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Floats:
-        """Fits and transforms the same rows; as they are new rows then, target means are not cross-fitted."""
-        return self.fit(X, y).transform(X)
+        """Fits and transforms the same rows, of which target means are cross-fitted: what follows learns from them.
+
+        As scikit-learn's ``TargetEncoder``, it therefore differs from ``fit(X, y).transform(X)``.
+        """
+        return self.fit(X, y)._blocks(self._table.columns)[0]
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:
+        """Returns a name for each transformed column: that of the column, and a number where it gives several."""
+        check_is_fitted(self, "found_")
+        widths = [(own.name, each.shape[1]) for own, each in zip(self._table.columns, self._parts()[0], strict=True)]
+        names = [[name] if width == 1 else [f"{name}_{place}" for place in range(width)] for name, width in widths]
+        return np.asarray([name for each in names for name in each], dtype=object)
 
     def predict_proba(self, X: Any) -> Floats:
         """Returns (n, classes) probabilities."""
@@ -133,15 +152,19 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def _blocks(self, columns: tuple[Column, ...]) -> tuple[Floats, Floats]:
         """Returns the training rows and other rows, transformed."""
+        train, rest = (np.concatenate(each, axis=1) for each in self._parts(columns))
+        return train, rest
+
+    def _parts(self, columns: tuple[Column, ...] | None = None) -> tuple[list[Floats], list[Floats]]:
+        """Returns the blocks of each column for the training rows and other rows; the same ones by default."""
         found = self.found_.pipelines
         blocks = [
             fitted_block(
                 found[own.name], input_of(own, found[own.name]), self._table.labels, input_of(other, found[own.name])
             )
-            for own, other in zip(self._table.columns, columns, strict=True)
+            for own, other in zip(self._table.columns, columns or self._table.columns, strict=True)
         ]
-        train, rest = (np.concatenate(each, axis=1) for each in zip(*blocks, strict=True))
-        return train, rest
+        return [each for each, _ in blocks], [each for _, each in blocks]
 
     def _columns(self, X: Any, y: Any, *, fitting: bool) -> tuple[Column, ...]:
         """Returns the checked columns; those of new rows have the categories of the training rows first."""
@@ -164,6 +187,11 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
             frame = pl.DataFrame({name: values[:, place] for place, name in enumerate(names)})
         if fitting:
             kinds: dict[str, Kind] = dict(self.kinds or {})
+            for name, kind in kinds.items():
+                if name not in frame.columns:
+                    raise ValueError(f"kinds: there is no column {name!r}; there are {shorten(frame.columns)}")
+                if kind not in get_args(Kind):
+                    raise ValueError(f"kinds: {name!r} is {kind!r}; give one of {', '.join(get_args(Kind))}")
             return tuple(column_of(each, kinds.get(each.name) or kind_of(each), "X") for each in frame.get_columns())
         return tuple(_like(own, frame[own.name]) for own in self._table.columns)
 
@@ -180,9 +208,9 @@ def _like(own: Column, series: pl.Series) -> Column:
     """Returns a column of new rows; categories that the training rows lack follow those that they have."""
     if own.kind != "categorical":
         return column_of(series, own.kind, "X")
-    codes, texts = codes_of(series)
+    codes, texts, _ = codes_of(series)
     known = {text: place for place, text in enumerate(own.categories)}
     new = [text for text in texts if text not in known]
     places = known | {text: len(known) + place for place, text in enumerate(new)}
     lookup = np.array([*(places[text] for text in texts), MISSING_CODE])
-    return Column(own.name, own.kind, lookup[codes.astype(np.int64)], (*own.categories, *new))
+    return Column(own.name, own.kind, lookup[codes.astype(np.int64)], (*own.categories, *new), own.whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,19 +11,26 @@ from typing import Literal
 import numpy as np
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import ConfigError
 from ziggurat.core.files import atomic_file
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.sealed import write_sealed_json
 from ziggurat.search.pipelines.clustering.config import PolicyConfig
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask, TableMetric
-from ziggurat.search.pipelines.experiment_table import left_features, table_of, with_pipelines
+from ziggurat.search.pipelines.experiment_table import table_of, with_pipelines
 from ziggurat.search.pipelines.found import FoundPipelines
 from ziggurat.search.pipelines.model_judges import ModelJudges
 from ziggurat.search.pipelines.page import write_page
 from ziggurat.search.pipelines.pipeline import title
+from ziggurat.search.pipelines.replaceable import replaceable
 from ziggurat.search.pipelines.scored_by import ScoredBy, by_folds, by_model
-from ziggurat.search.pipelines.search import Judged, MethodName, judged_by_folds, own_folder, search_with
+from ziggurat.search.pipelines.search import (
+    Judged,
+    MethodName,
+    check_arguments,
+    judged_by_folds,
+    own_folder,
+    search_with,
+)
 from ziggurat.search.pipelines.table import Table
 from ziggurat.training.experiment import Experiment, as_experiment, as_yaml
 
@@ -40,14 +48,14 @@ class SearchedPipelines:
         folder: the folder of the search.
         found: what it found.
         experiment: the experiment with the pipelines.
-        left: features that were left as they are.
+        left: feature that was left as it is -> why; empty if no pipeline is made for its kind.
         page: the page.
     """
 
     folder: Path
     found: FoundPipelines
     experiment: Experiment
-    left: tuple[str, ...]
+    left: Mapping[str, str]
     page: Path
 
 
@@ -71,7 +79,8 @@ def search_feature_pipelines(
     """Searches a pipeline for every number, category and time of an experiment, or resumes such a search.
 
     The training rows alone are searched. With ``downstream="model"`` each evaluation trains the experiment's model and
-    is judged by ``training.monitor`` on the validation split; else it is a cross-validation of the training rows.
+    is judged by ``training.monitor`` on the validation split; else it is a cross-validation of the training rows. A
+    search that a signal stops writes no config; the same call resumes it.
 
     Args:
         experiment: the experiment, or its YAML file.
@@ -99,11 +108,12 @@ def search_feature_pipelines(
     experiment.check()
     progress = progress or Silent()
     folder = Path("searches") / f"{experiment.name}-pipelines" if folder is None else Path(folder)
-    left = left_features(experiment)
+    parts = replaceable(experiment)
     with own_folder(folder):
         raw = folder / "raw" if prepared is None else Path(prepared)
-        table = table_of(experiment, rows, seed, raw, progress)
+        table = table_of(experiment, parts.searched, rows, seed, raw, progress)
         if downstream == "model":
+            check_arguments(method, budget, seed, hours, jobs)
             judged, scored = _judged_by_model(experiment, table, folder, jobs), by_model(experiment.training.monitor)
         else:
             kind = LogisticRegressionTask if downstream == "logistic_regression" else MLPTask
@@ -113,24 +123,24 @@ def search_feature_pipelines(
             table, judged, method=method, budget=budget, seed=seed, folder=folder, hours=hours, policy=policy,
             progress=progress,
         )  # fmt: skip
-        best = with_pipelines(experiment, found.pipelines, f"{experiment.name}-best")
-        write_best(folder / BEST_FILE, best, found, scored, left)
         write_found(folder / FOUND_FILE, found)
         write_page(folder / PAGE_FILE, experiment.name, scored, found)
-    return SearchedPipelines(folder, found, best, left, folder / PAGE_FILE)
+        best = with_pipelines(experiment, found.pipelines, f"{experiment.name}-best")
+        if found.signal is None:
+            best.check()
+            write_best(folder / BEST_FILE, best, found, scored, parts.left)
+    return SearchedPipelines(folder, found, best, parts.left, folder / PAGE_FILE)
 
 
 def _judged_by_model(experiment: Experiment, table: Table, folder: Path, jobs: int) -> Judged:
-    if not 1 <= jobs <= 256:
-        raise ConfigError(f"jobs: received {jobs}", "give 1 to 256")
     threads = max(1, len(os.sched_getaffinity(0)) // jobs)
     rows = np.arange(len(table.labels))
     settings = {"experiment": experiment.model_dump(mode="json")}
-    return Judged(lambda: ModelJudges(experiment, folder, jobs, threads), rows, settings)
+    return Judged(lambda: ModelJudges(experiment, folder, jobs, threads), rows, settings, 1)
 
 
 def write_best(
-    path: Path, experiment: Experiment, found: FoundPipelines, scored: ScoredBy, left: tuple[str, ...]
+    path: Path, experiment: Experiment, found: FoundPipelines, scored: ScoredBy, left: Mapping[str, str]
 ) -> None:
     """Writes the config with the pipelines, atomically, with comments that say how it was found."""
     comments = [
@@ -139,11 +149,16 @@ def write_best(
         *(f"  {name}: cluster {found.clusters[name]}: {title(each)}" for name, each in found.pipelines.items()),
     ]
     if left:
-        comments.append(f"Left as they are: {', '.join(left)}")
+        comments.append(f"Left as they are: {left_words(left)}")
     comments.append(f"Train it: ziggurat train {path}")
     header = "".join(f"# {line}\n" for line in comments)
     with atomic_file(path) as temporary:
         temporary.write_text(header + as_yaml(experiment.model_dump(mode="json")), encoding="utf-8")
+
+
+def left_words(left: Mapping[str, str]) -> str:
+    """Returns the features that were left as they are, with the reasons that are known."""
+    return ", ".join(f"{name} ({why})" if why else name for name, why in left.items())
 
 
 def write_found(path: Path, found: FoundPipelines) -> None:

@@ -8,7 +8,7 @@ table. All time features of a column are one: its name is the column's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,26 +74,18 @@ def _key(feature: FeatureConfig) -> str:
     return f"@{feature.source_column}" if isinstance(feature, TimeFeature) else feature.name
 
 
-def left_features(experiment: Experiment) -> tuple[str, ...]:
-    """Returns the names of the features that a search leaves as they are."""
-    names = {each.name for each in searched_features(experiment)}
-    return tuple(
-        each.name for each in experiment.features if not isinstance(each, TimeFeature) and each.name not in names
-    )
-
-
-def neutral(experiment: Experiment) -> Experiment:
+def neutral(experiment: Experiment, searched: Sequence[Searched]) -> Experiment:
     """Returns the experiment with features that only carry the raw values of the searched ones."""
     features: list[dict[str, Any]] = []
-    for each in searched_features(experiment):
+    for each in searched:
         shared: dict[str, Any] = {"column": each.source_column}
         if isinstance(each, NumericFeature):
             fill = [{"name": "fill", "value": "median"}]
             features.append({**shared, "name": each.name, "kind": "numeric", "transforms": fill})
             flag = [{"name": "missing_flag"}]
-            features.append({**shared, "name": f"{each.name}{_FLAG}", "kind": "numeric", "transforms": flag})
+            features.append({**shared, "name": _flag_of(each, searched), "kind": "numeric", "transforms": flag})
         elif isinstance(each, TimeFeature):
-            features += neutral_times(each)
+            features += neutral_times(each, _stem_of(each, searched))
         else:
             encoder = {"name": "vocabulary", "min_count": 1}
             features.append({**shared, "name": each.name, "kind": "categorical", "type": each.type, "encoder": encoder})
@@ -102,13 +94,41 @@ def neutral(experiment: Experiment) -> Experiment:
     return parse_config(Experiment, values, "search pipelines")
 
 
-def table_of(experiment: Experiment, most_rows: int, seed: int, prepared: Path | None, progress: Progress) -> Table:
+def _flag_of(feature: Searched, searched: Sequence[Searched]) -> str:
+    """Returns the name of the feature that says where a number is missing, which no other feature has."""
+    return _own(feature.name, searched, (_FLAG,)) + _FLAG
+
+
+def _stem_of(feature: Searched, searched: Sequence[Searched]) -> str:
+    """Returns what the names of the features that carry a column's times begin with."""
+    return _own(feature.name, searched, ("_age", "_weekday", "_hour"))
+
+
+def _own(name: str, searched: Sequence[Searched], ends: Sequence[str]) -> str:
+    taken = {each.name for each in searched}
+    while any(f"{name}{end}" in taken for end in ends):
+        name += "_"
+    return name
+
+
+def table_of(
+    experiment: Experiment, searched: Sequence[Searched], most_rows: int, seed: int, prepared: Path | None,
+    progress: Progress,
+) -> Table:  # fmt: skip
     """Returns the training rows as a table, at most ``most_rows`` of them, drawn with ``seed``.
+
+    Args:
+        experiment: the experiment.
+        searched: the features that become columns, of :func:`searched_features`.
+        most_rows: the most rows.
+        seed: seeds the draw.
+        prepared: folder of the raw values as a dataset; None: as in ``prepare``.
+        progress: where to show progress.
 
     Raises:
         ZigguratError: the data cannot be prepared.
     """
-    raw = neutral(experiment)
+    raw = neutral(experiment, searched)
     dataset = prepare(raw, folder=prepared, progress=progress)
     transform = Transform.load(dataset.folder / ENCODERS)
     blocks = dataset.split("train")
@@ -128,13 +148,13 @@ def table_of(experiment: Experiment, most_rows: int, seed: int, prepared: Path |
     labels = joined[label]
     usable = np.flatnonzero(np.isfinite(labels))
     made: list[Column] = []
-    for each in searched_features(experiment):
+    for each in searched:
         if isinstance(each, TimeFeature):
-            made.append(Column(each.name, "time", seconds_of(each, joined, transform)[usable]))
+            made.append(Column(each.name, "time", seconds_of(_stem_of(each, searched), joined, transform)[usable]))
             continue
         values = joined[each.name][usable]
         if isinstance(each, NumericFeature):
-            missing = joined[f"{each.name}{_FLAG}"][usable] > 0
+            missing = joined[_flag_of(each, searched)][usable] > 0
             made.append(Column(each.name, "numeric", np.where(missing, np.nan, values)))
         else:
             encoder = transform.encoders[each.name]
@@ -145,12 +165,13 @@ def table_of(experiment: Experiment, most_rows: int, seed: int, prepared: Path |
 
 def _category(name: str, rows: Floats, encoder: VocabularyEncoder) -> Column:
     """Returns the column of an encoder's rows, with the categories in ascending order as elsewhere."""
-    keys = [str(each) for each in encoder.keys.to_pylist()]
-    order = np.argsort(np.array(keys, dtype=object), kind="stable")
+    keys = encoder.keys.to_pylist()
+    order = sorted(range(len(keys)), key=keys.__getitem__)
     places = np.empty(encoder.rows, np.float64)
     places[: 1 + encoder.oov_rows] = MISSING_CODE
-    places[1 + encoder.oov_rows + order] = np.arange(len(keys))
-    return Column(name, "categorical", places[rows.astype(np.int64)], tuple(keys[place] for place in order), True)
+    places[1 + encoder.oov_rows + np.array(order, np.int64)] = np.arange(len(keys))
+    texts, whole = tuple(str(keys[place]) for place in order), pa.types.is_integer(encoder.keys.type)
+    return Column(name, "categorical", places[rows.astype(np.int64)], texts, whole, True)
 
 
 def with_pipelines(experiment: Experiment, pipelines: Mapping[str, AnyPipeline], name: str) -> Experiment:
@@ -177,11 +198,18 @@ def with_pipelines(experiment: Experiment, pipelines: Mapping[str, AnyPipeline],
             features += features_of(found, pipeline, numbers=numbers)
             written.add(found.name)
     values: dict[str, Any] = {**experiment.model_dump(mode="json"), "name": name, "features": features}
-    tables = {
-        str(each["name"])
-        for each in features
-        if each["kind"] not in {"numeric", "encoded", "time"} or each.get("as") == "categorical"
-    }
+    tables = {str(each["name"]) for each in features if each["kind"] != "numeric" and _has_table(each)}
     slices = [each for each in experiment.evaluation.slices if each in tables]
     values["evaluation"] = {**values["evaluation"], "slices": slices}
+    vectors = {each.get("table") or each["name"] for each in features if _has_table(each)}
+    chosen = {name: each for name, each in values["embeddings"].get("tables", {}).items() if name in vectors}
+    if "tables" in values["embeddings"]:
+        values["embeddings"] = {**values["embeddings"], "tables": chosen}
     return parse_config(Experiment, values, "search pipelines")
+
+
+def _has_table(feature: Mapping[str, Any]) -> bool:
+    """Whether a feature of a config looks up an embedding table."""
+    if feature["kind"] == "numeric":
+        return any(step["name"] == "bucketise" for step in feature.get("transforms") or ())
+    return feature["kind"] not in {"encoded", "time"} or feature.get("as") == "categorical"

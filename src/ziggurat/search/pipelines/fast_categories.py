@@ -1,7 +1,8 @@
-"""The blocks of categories by NumPy: what scikit-learn's encoders compute, on numbers of categories.
+"""The blocks of categories by NumPy: what the encodings of a config compute, on numbers of categories.
 
-The tests compare each with the encoder that it stands for. Target encoding is cross-fitted: a training row gets a mean
-that was computed without the rows of its part, and other rows the mean over all training rows.
+The tests compare each with the encoding that it stands for, and with scikit-learn's. Target encoding is cross-fitted: a
+training row gets a mean that was computed without the rows of its part, and other rows the mean over all training rows.
+The parts are drawn, where a config's are given by hashes of the rows' places; all else is the same.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import numpy.typing as npt
 from sklearn.model_selection import StratifiedKFold
 
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline
-from ziggurat.search.pipelines.table import MISSING_CODE, Floats, Ints
+from ziggurat.search.pipelines.table import Floats, Ints
 
-_MOST_CATEGORIES = 64
+MOST_CATEGORIES = 62
+"""The most categories with a number of their own where they are one-hot."""
 _PARTS = 5
 Places = npt.NDArray[np.int64]
 
@@ -25,7 +27,7 @@ def categorical_block(
 
     Args:
         pipeline: what to compute.
-        train: numbers of categories, -1 for missing; their hashes for ``hash``.
+        train: numbers of categories, -1 for missing; their buckets for ``hash``.
         labels: (n,) classes of the training rows.
         other: as ``train``, of other rows.
     """
@@ -40,15 +42,15 @@ def categorical_block(
         case "ordinal":
             return _ordinal(first, second)
         case "one_hot":
-            return _one_hot(first, second, pipeline.min_frequency)
+            return _one_hot(first, second)
         case "target":
             return _target(first, labels, second)
 
 
-def _buckets(hashes: Places, buckets: int) -> Floats:
-    hot = np.zeros((len(hashes), buckets))
-    present = np.flatnonzero(hashes > MISSING_CODE)
-    hot[present, hashes[present] % buckets] = 1.0
+def _buckets(places: Places, buckets: int) -> Floats:
+    """Returns a number for missing values, then one for each bucket."""
+    hot = np.zeros((len(places), buckets + 1))
+    hot[np.arange(len(places)), places + 1] = 1.0
     return hot
 
 
@@ -59,31 +61,29 @@ def _standardised(train: Floats, other: Floats) -> tuple[Floats, Floats]:
 
 
 def _ordinal(train: Places, other: Places) -> tuple[Floats, Floats]:
-    known = np.unique(train)
-    places = np.searchsorted(known, other)
-    found = known[np.minimum(places, len(known) - 1)] == other
-    first = np.searchsorted(known, train).astype(np.float64)
-    return _standardised(first[:, None], np.where(found, places, -1).astype(np.float64)[:, None])
+    """Returns places among the known categories, -1 for one that is not, -2 for a missing value; standardised."""
+    known = np.unique(train[train > 0])
+
+    def placed(codes: Places) -> Floats:
+        places = np.searchsorted(known, codes)
+        found = known[np.minimum(places, len(known) - 1)] == codes if len(known) else np.zeros(len(codes), np.bool_)
+        return np.where(codes == 0, -2.0, np.where(found, places, -1.0))[:, None]
+
+    return _standardised(placed(train), placed(other))
 
 
-def _one_hot(train: Places, other: Places, min_frequency: float) -> tuple[Floats, Floats]:
+def _one_hot(train: Places, other: Places) -> tuple[Floats, Floats]:
+    """Returns a number for missing values, one for rare and unknown categories, then one for each frequent one."""
     counts = np.bincount(train)
-    known = np.flatnonzero(counts)
-    rare = counts[known] < min_frequency * len(train)
-    if len(known) - rare.sum() + min(1, rare.sum()) > _MOST_CATEGORIES:
-        # As scikit-learn orders them: of equally many rows the later category is the more frequent one.
-        order = np.argsort(counts[known], kind="stable")
-        rare[order[: len(known) - (_MOST_CATEGORIES - 1)]] = True
-    frequent, together = known[~rare], bool(rare.any())
-    width = len(frequent) + together
+    counts[0] = 0
+    order = np.argsort(-counts, kind="stable")
+    frequent = np.sort(order[counts[order] > 0][:MOST_CATEGORIES])
 
     def hot(codes: Places) -> Floats:
-        places = np.minimum(np.searchsorted(frequent, codes), max(len(frequent) - 1, 0))
-        found = frequent[places] == codes if len(frequent) else np.zeros(len(codes), np.bool_)
-        block = np.zeros((len(codes), width))
-        block[np.flatnonzero(found), places[found]] = 1.0
-        if together:
-            block[~found, -1] = 1.0
+        places = np.searchsorted(frequent, codes)
+        known = np.append(frequent, -1)[places] == codes
+        block = np.zeros((len(codes), len(frequent) + 2))
+        block[np.arange(len(codes)), np.where(codes == 0, 0, np.where(known, places + 2, 1))] = 1.0
         return block
 
     return hot(train), hot(other)

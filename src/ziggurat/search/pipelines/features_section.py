@@ -13,23 +13,12 @@ from typing import Any
 from ziggurat.core.errors import ConfigError
 from ziggurat.data.readers.cells.times import holds_hours
 from ziggurat.features.config import CategoricalFeature, NumericFeature, TimeFeature
+from ziggurat.search.pipelines.fast_categories import MOST_CATEGORIES
+from ziggurat.search.pipelines.numeric_steps import steps_of
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, TimePipeline
 
-_MOST_CATEGORIES = 62
 _OF_DATES = ("weekday", "month")
 """Parts of times that have no hours."""
-_SCALERS: dict[str, list[dict[str, Any]]] = {
-    "none": [],
-    "standard": [{"name": "standardise"}],
-    "min_max": [{"name": "min_max"}],
-    "max_abs": [{"name": "max_abs"}],
-    "robust": [{"name": "robust"}],
-    "power": [{"name": "power"}],
-    "quantile_uniform": [{"name": "quantile", "bins": 99}],
-    "quantile_normal": [{"name": "quantile", "bins": 99, "output": "normal"}],
-    "log": [{"name": "log"}],
-}
-_STRATEGIES = {"uniform_bins": "uniform", "quantile_bins": "quantile", "kmeans_bins": "kmeans"}
 
 
 def features_of(
@@ -63,12 +52,7 @@ def features_of(
 
 
 def _number(feature: NumericFeature, pipeline: NumericPipeline) -> list[dict[str, Any]]:
-    steps: list[dict[str, Any]] = [{"name": "fill", "value": pipeline.imputer}, *_SCALERS[pipeline.scaler]]
-    if pipeline.discretiser == "spline":
-        steps.append({"name": "spline", "knots": pipeline.bins})
-    elif pipeline.discretiser != "none":
-        steps.append({"name": "bucketise", "bins": pipeline.bins, "strategy": _STRATEGIES[pipeline.discretiser]})
-    made = [{**_named(feature), "kind": "numeric", "transforms": steps}]
+    made: list[dict[str, Any]] = [{**_named(feature), "kind": "numeric", "transforms": steps_of(pipeline)}]
     if pipeline.missing_flag:
         flag = {"name": f"{feature.name}_missing", "column": feature.source_column, "kind": "numeric"}
         made.append({**flag, "transforms": [{"name": "missing_flag"}]})
@@ -84,7 +68,7 @@ def _category(feature: CategoricalFeature, pipeline: CategoricalPipeline, *, num
         return kept
     encoding: dict[str, Any] = {"name": pipeline.encoder}
     if pipeline.encoder == "one_hot":
-        encoding["categories"] = _MOST_CATEGORIES
+        encoding["categories"] = MOST_CATEGORIES
     if pipeline.encoder == "hash":
         encoding["buckets"] = pipeline.buckets
     made = {**_named(feature), "kind": "encoded", "type": feature.type, "encoding": encoding}

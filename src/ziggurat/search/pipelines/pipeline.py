@@ -51,9 +51,8 @@ class CategoricalPipeline(Config):
     imputer: Literal["category", "most_frequent"] = "category"
     """Whether missing values are a category of their own, or become the most frequent one."""
     encoder: Encoder = "one_hot"
-    """``target`` is the mean of the label, smoothed and cross-fitted; ``ordinal`` the place in the order of texts."""
-    min_frequency: float = pydantic.Field(default=0.01, ge=0.0, lt=1.0)
-    """With ``one_hot``: categories of a smaller share of the training rows become one."""
+    """``one_hot`` has a number for each of the 62 most frequent categories; ``target`` is the mean of the label,
+    smoothed and cross-fitted; ``ordinal`` the place in the order of texts, or of whole numbers."""
     buckets: int = pydantic.Field(default=32, ge=2, le=4096)
     """With ``hash``: number of buckets."""
 

@@ -17,7 +17,7 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.sealed import read_sealed_json, write_sealed_json
 from ziggurat.core.untrusted import Damage
 from ziggurat.search.pipelines.campaign import Campaign, Stopped
-from ziggurat.search.pipelines.choosing import best_searched, judge, reserved
+from ziggurat.search.pipelines.choosing import judge, reserved
 from ziggurat.search.pipelines.clustering.config import PolicyConfig
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask
 from ziggurat.search.pipelines.evaluation import AnyPipeline, divided, key_of, mean_score
@@ -38,6 +38,7 @@ _DAMAGE = Damage(RunFolderError, "restore it from a copy, or search in another f
 _SEARCH_SHARE = 0.75
 """The share of the hours after which no pipeline is proposed: finalists are judged by a quarter of the evaluations."""
 _BATCH = 8
+_MOST_JOBS = 256
 SEEDS = 2**32
 """Seeds are below this: those of NumPy's and scikit-learn's generators are."""
 
@@ -57,7 +58,8 @@ def search_pipelines(
 ) -> FoundPipelines:
     """Searches pipelines whose downstream model has the best cross-validated score, or resumes such a search.
 
-    Every method begins with standard scaling, and returns it if nothing is ahead of it on fresh folds.
+    Every method begins with standard scaling, and returns it if nothing is ahead of it on fresh folds. A budget below 8
+    has none for these: the best of the search is returned then. A search that a signal stops returns standard scaling.
 
     Args:
         table: the training rows; rows that test have no business here.
@@ -97,11 +99,13 @@ class Judged:
         judges: makes what computes evaluations.
         rows: rows of the table on which descriptors and the screen are computed.
         settings: what says how evaluations are computed, as JSON; a folder holds searches of one kind alone.
+        scores: how many scores an evaluation has.
     """
 
     judges: Callable[[], Judges]
     rows: Ints
     settings: dict[str, Any]
+    scores: int
 
 
 def judged_by_folds(
@@ -115,7 +119,7 @@ def judged_by_folds(
     """
     _check(table, task, method, budget, seed, hours, jobs)
     rows = divided(table, task.folds, seed, 0)[0][0]
-    return Judged(lambda: Workers(table, task, seed, jobs), rows, {"task": task.model_dump(mode="json")})
+    return Judged(lambda: Workers(table, task, seed, jobs), rows, {"task": task.model_dump(mode="json")}, task.folds)
 
 
 @contextlib.contextmanager
@@ -165,19 +169,20 @@ def _searched(
         )
         finished, chosen = True, None
         try:
-            searching = budget - _reserve(method, budget)
+            searching = budget - (0 if method == "standard" else reserved(budget, judged.scores))
             campaign.run(_method(method, table, judged.rows, seed, searching, policy, notes), searching)
         except Stopped:
             finished = False
             # As if the budget had been what the time allowed.
-            budget = min(budget, len(campaign.trials) + max(2, reserved(len(campaign.trials) * 4 // 3)))
+            most = max(2, reserved(len(campaign.trials) * 4 // 3, judged.scores))
+            budget = min(budget, len(campaign.trials) + most)
         end = ends[1]
         if stop.signal is None and campaign.trials:
             chosen, is_judged = judge(campaign, budget) if method != "standard" else (campaign.trials[0], True)
             finished = finished and is_judged
     if not campaign.trials:
         raise ConfigError("the search was stopped before its first evaluation", "give it more time, or run it again")
-    chosen = chosen or best_searched(campaign.trials)
+    chosen = chosen or campaign.trials[0]
     progress.finish(f"score {_score(campaign.trials, chosen.pipelines):.5g}")
     if not chosen.scores:
         raise ConfigError(f"{table.name}: no pipeline could be evaluated: {campaign.trials[0].reason}")
@@ -213,10 +218,6 @@ def _method(
             return cluster(table, rows, seed, budget, policy, notes)
 
 
-def _reserve(method: MethodName, budget: int) -> int:
-    return 0 if method == "standard" else reserved(budget)
-
-
 def _score(trials: list[Trial], pipelines: dict[str, AnyPipeline]) -> float:
     """Returns the mean score of an assignment over its fresh folds; over those of the search if it has no others."""
     key = key_of(pipelines, 0)
@@ -233,16 +234,21 @@ def _clusters(table: Table, pipelines: dict[str, AnyPipeline], notes: Notes) -> 
     return {each.name: numbers.setdefault(pipelines[each.name], len(numbers)) for each in table.columns}
 
 
-def _check(table: Table, task: Any, method: str, budget: int, seed: int, hours: float | None, jobs: int) -> None:
+def check_arguments(method: str, budget: int, seed: int, hours: float | None, jobs: int) -> None:
+    """Raises ConfigError for an argument of a search that is not possible, whatever judges."""
     if method not in METHODS:
         raise ConfigError(f"method: received {method!r}", f"give one of {', '.join(METHODS)}")
-    for name, value in (("budget", budget), ("jobs", jobs)):
-        if value < 1:
-            raise ConfigError(f"{name}: received {value}", "give 1 or more")
+    for name, value, most in (("budget", budget, None), ("jobs", jobs, _MOST_JOBS)):
+        if value < 1 or (most is not None and value > most):
+            raise ConfigError(f"{name}: received {value}", f"give 1 {'or more' if most is None else f'to {most}'}")
     if not 0 <= seed < SEEDS:
         raise ConfigError(f"seed: received {seed}", f"give 0 to {SEEDS - 1:,}")
     if hours is not None and not hours > 0:
         raise ConfigError(f"hours: received {hours}", "give more than 0, or leave it out")
+
+
+def _check(table: Table, task: Any, method: str, budget: int, seed: int, hours: float | None, jobs: int) -> None:
+    check_arguments(method, budget, seed, hours, jobs)
     counts = [int((table.labels == each).sum()) for each in range(len(table.classes))]
     if max(counts) < task.folds:
         raise ConfigError(

@@ -1,11 +1,12 @@
 """A table for the search: columns of numbers, categories and times, and a label of two or more classes.
 
-Categories are numbered in the order of their texts. The numbers say which rows are equal, and nothing of the labels;
-whatever is learnt of a column is learnt by the pipelines, from training rows alone.
+Categories are numbered in the order of their texts, whole numbers by size. The numbers say which rows are equal, and
+nothing of the labels; whatever is learnt of a column is learnt by the pipelines, from training rows alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,13 +18,13 @@ import pyarrow as pa
 
 from ziggurat.core.digests import digest_of_parts
 from ziggurat.core.errors import ConfigError, shorten
-from ziggurat.core.hashing import hash_text
+from ziggurat.core.hashing import hash_integers, hash_text, to_buckets
 from ziggurat.search.pipelines.pipeline import Kind
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_HASH_SPACE = 2**31
 _FEW = 2
+_WHOLE = re.compile("-?[0-9]+").fullmatch
 MISSING_CODE = -1.0
 
 
@@ -36,6 +37,7 @@ class Column:
         kind: numeric, categorical or time.
         values: (N,) numbers, or seconds since 1970, NaN for missing; or numbers of categories, -1 for missing.
         categories: the texts of the categories, in order; empty for other kinds.
+        whole: whether the categories of the training rows are whole numbers, within 64 bits.
         missing_is_own: see :func:`~ziggurat.search.pipelines.pipeline.simplest`; so it is where a config is written
             whose one-hot and hashed categories look up an embedding table.
     """
@@ -44,6 +46,7 @@ class Column:
     kind: Kind
     values: Floats
     categories: tuple[str, ...] = ()
+    whole: bool = False
     missing_is_own: bool = False
 
     @property
@@ -55,16 +58,19 @@ class Column:
     def has_missing(self) -> bool:
         return bool(self.missing.any())
 
-    def hashed(self) -> Floats:
-        """Returns (N,) hashes of the categories' texts, below 2³¹, -1 for missing."""
-        texts = pa.array(self.categories, pa.large_utf8())
-        hashes = np.append((hash_text(texts) % np.uint64(_HASH_SPACE)).astype(np.float64), MISSING_CODE)
-        return hashes[self.values.astype(np.int64)]
+    def buckets(self, count: int) -> Floats:
+        """Returns (N,) the bucket of each category's hash, -1 for missing: those of ``hash`` in a config."""
+        hashes = hash_text(pa.array(self.categories, pa.large_utf8()))
+        numbers = {place: int(text) for place, text in enumerate(self.categories) if self.whole and _WHOLE(text)}
+        hashes[list(numbers)] = hash_integers(np.array(list(numbers.values()), np.int64))
+        return np.append(to_buckets(hashes, count).astype(np.float64), MISSING_CODE)[self.values.astype(np.int64)]
 
     def digest(self) -> str:
         """Returns the checksum of the column's content, without its name."""
         texts = "\0".join(self.categories).encode()
-        return digest_of_parts([self.kind.encode(), np.ascontiguousarray(self.values), texts])
+        return digest_of_parts(
+            [f"{self.kind}{' whole' * self.whole}".encode(), np.ascontiguousarray(self.values), texts]
+        )
 
     def rows(self, chosen: Ints) -> Column:
         """Returns the column of some rows."""
@@ -119,7 +125,7 @@ class Table:
             ConfigError: a label is missing, a kind does not fit, or there is one class alone.
         """
         frame = columns if isinstance(columns, pl.DataFrame) else pl.DataFrame(dict(columns))
-        codes, classes = codes_of(_series(labels))
+        codes, classes, _ = codes_of(_series(labels))
         if (codes < 0).any():
             raise ConfigError(f"{name}: {int((codes < 0).sum()):,} labels are missing", "leave those rows out")
         given: dict[str, Kind] = dict(kinds or {})
@@ -164,30 +170,39 @@ def column_of(series: pl.Series, kind: Kind, where: str) -> Column:
     Raises:
         ConfigError: values are no numbers or no times.
     """
-    if kind == "categorical":
-        codes, categories = codes_of(series)
-        return Column(series.name, kind, codes, categories)
     try:
+        if kind == "categorical":
+            codes, categories, whole = codes_of(series)
+            return Column(series.name, kind, codes, categories, whole)
         if kind == "time" and series.dtype.is_temporal():
             series = series.cast(pl.Datetime("us")).dt.epoch("us").cast(pl.Float64) / 1e6
         values = series.cast(pl.Float64).fill_null(float("nan")).to_numpy()
     except pl.exceptions.PolarsError as error:
         raise ConfigError(
             f"{where}: column {series.name!r} of type {series.dtype} is not {kind}: {shorten(str(error))}",
-            f"make it categorical: kinds={{{series.name!r}: 'categorical'}}",
+            f"make it categorical: kinds={{{series.name!r}: 'categorical'}}"
+            if kind != "categorical"
+            else "leave it out",
         ) from None
     values = np.where(np.isfinite(values), values, np.nan)
     return Column(series.name, kind, np.ascontiguousarray(values, np.float64))
 
 
-def codes_of(series: pl.Series) -> tuple[Floats, tuple[str, ...]]:
-    """Returns the number of each value in the order of texts, -1 for missing, and the texts."""
+def codes_of(series: pl.Series) -> tuple[Floats, tuple[str, ...], bool]:
+    """Returns the number of each value in order, -1 for missing; their texts; whether all are whole numbers.
+
+    The text of a value does not depend on the others: that of 4.0 is 4.
+    """
+    texts = series.cast(pl.String)
+    whole = series.dtype.is_integer() and series.cast(pl.Int64, strict=False).null_count() == series.null_count()
     if series.dtype.is_float():
         series = series.fill_nan(None)
-        whole = series.drop_nulls()
-        if len(whole) == 0 or bool((whole == whole.round()).all() and (whole.abs() < 2**53).all()):
-            series = series.cast(pl.Int64)
-    texts = series.cast(pl.String)
-    categories = texts.drop_nulls().unique().sort().to_list()
+        is_whole = (series == series.round()) & (series.abs() < 2**53)
+        shorter = series.cast(pl.Int64, strict=False).cast(pl.String)
+        texts = shorter.zip_with(is_whole.fill_null(value=False), series.cast(pl.String))
+        whole = bool(is_whole.drop_nulls().all())
+    categories: list[str] = texts.drop_nulls().unique().sort().to_list()
+    if whole:
+        categories.sort(key=int)
     places = texts.replace_strict(categories, list(range(len(categories))), default=None, return_dtype=pl.Float64)
-    return places.fill_null(MISSING_CODE).to_numpy().astype(np.float64), tuple(categories)
+    return places.fill_null(MISSING_CODE).to_numpy().astype(np.float64), tuple(categories), whole

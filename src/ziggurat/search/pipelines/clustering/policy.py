@@ -66,9 +66,12 @@ class ClusterPolicy:
         return (draws > cumulative).sum(axis=1).astype(np.int64)
 
     def likeliest(self) -> Ints:
-        """Returns the cluster of each column: by the policy now and its latest snapshots together, if it has some."""
-        now_DC = torch.from_numpy(self.probabilities())
-        members = [*self._snapshots, now_DC]
+        """Returns the cluster of each column: by the policy now and its latest snapshots together, if it has some.
+
+        At the end of a cycle the policy now is its last snapshot, which is not counted twice.
+        """
+        at_end = self._rate is not None and self._episodes and self._episodes % self._rate.length == 0
+        members = self._snapshots if at_end else [*self._snapshots, torch.from_numpy(self.probabilities())]
         return discrete_action(self.config.rule, torch.stack(members).log().numpy()).astype(np.int64)
 
     def learn(self, assignment: Ints, reward: float) -> Episode:
