@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from bench.quality.tabular.labelled import split
 from bench.quality.tabular.sets import TABLES
-from ziggurat.search.pipelines.blocks import fitted_block, input_of
+from ziggurat.search.pipelines.blocks.fitted import fitted_block, input_of
 from ziggurat.search.pipelines.downstream import (
     LogisticRegressionTask,
     MLPTask,

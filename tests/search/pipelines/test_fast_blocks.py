@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from reference_transformers import transformer_of
 
-from ziggurat.search.pipelines.blocks import fitted_block, input_of
+from ziggurat.search.pipelines.blocks.fitted import fitted_block, input_of
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, possible, title
 from ziggurat.search.pipelines.table import Table
 

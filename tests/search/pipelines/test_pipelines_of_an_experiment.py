@@ -16,7 +16,7 @@ from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Silent
 from ziggurat.features.config import CategoricalFeature, NumericFeature, TimeFeature
-from ziggurat.search.pipelines.blocks import fitted_block, input_of
+from ziggurat.search.pipelines.blocks.fitted import fitted_block, input_of
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask
 from ziggurat.search.pipelines.evaluation import Evaluator
 from ziggurat.search.pipelines.experiment_search import BEST_FILE, search_feature_pipelines

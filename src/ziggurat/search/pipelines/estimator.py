@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from ziggurat.core.errors import shorten
-from ziggurat.search.pipelines.blocks import fitted_block, input_of
+from ziggurat.search.pipelines.blocks.fitted import fitted_block, input_of
 from ziggurat.search.pipelines.clustering.config import PolicyConfig
 from ziggurat.search.pipelines.downstream import (
     LogisticRegressionTask,

@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from ziggurat.core.digests import digest, digest_of_parts
-from ziggurat.search.pipelines.blocks import fitted_block, input_of
+from ziggurat.search.pipelines.blocks.fitted import fitted_block, input_of
 from ziggurat.search.pipelines.cache import Block, BlockCache
 from ziggurat.search.pipelines.downstream import LogisticRegressionTask, MLPTask, fitted_model, probabilities, score
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, TimePipeline, simplest

@@ -13,8 +13,8 @@ from typing import Any
 from ziggurat.core.errors import ConfigError
 from ziggurat.data.readers.cells.times import holds_hours
 from ziggurat.features.config import CategoricalFeature, NumericFeature, TimeFeature
-from ziggurat.search.pipelines.fast_categories import MOST_CATEGORIES
-from ziggurat.search.pipelines.numeric_steps import steps_of
+from ziggurat.search.pipelines.blocks.categories import MOST_CATEGORIES
+from ziggurat.search.pipelines.blocks.steps import steps_of
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, TimePipeline
 
 _OF_DATES = ("weekday", "month")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ziggurat.search.pipelines.blocks import fitted_block, input_of
+from ziggurat.search.pipelines.blocks.fitted import fitted_block, input_of
 from ziggurat.search.pipelines.evaluation import AnyPipeline
 from ziggurat.search.pipelines.pipeline import NumericPipeline, possible
 from ziggurat.search.pipelines.table import Column, Floats, Ints, Table

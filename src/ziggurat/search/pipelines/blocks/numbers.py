@@ -10,7 +10,7 @@ import numpy as np
 from ziggurat.features.numeric.sample import NumericSample
 from ziggurat.features.numeric.spline import SplineConfig
 from ziggurat.features.numeric.steps import Bucketise, StepConfig, fit_step
-from ziggurat.search.pipelines.numeric_steps import step_configs
+from ziggurat.search.pipelines.blocks.steps import step_configs
 from ziggurat.search.pipelines.pipeline import NumericPipeline
 from ziggurat.search.pipelines.table import Floats
 

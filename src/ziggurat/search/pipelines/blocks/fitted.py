@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from ziggurat.search.pipelines.fast_categories import categorical_block
-from ziggurat.search.pipelines.fast_numbers import numeric_block
+from ziggurat.search.pipelines.blocks.categories import categorical_block
+from ziggurat.search.pipelines.blocks.numbers import numeric_block
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline, NumericPipeline, TimePipeline
 from ziggurat.search.pipelines.table import Column, Floats, Ints
 
