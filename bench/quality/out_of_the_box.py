@@ -110,7 +110,7 @@ def _run(context: Context, trials: int = TRIALS, search: int = 0) -> Result:
     found: dict[str, Measured] = {}
     halves: dict[str, str] = {}
     for log in COLLECTION:
-        kind = f"the best of {search} trials, and an ensemble" if search else "init"
+        kind = f"the best of {search} trials beyond noise, and an ensemble" if search else "init"
         ours = cases.outcomes(log, kind, search=search)
         theirs = cases.outcomes(log, f"LightGBM of {trials} trials", baselines=True, trials=trials)
         for name, both in _by_label(log.name, ours, theirs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from ziggurat.core.files import FolderInUse, locked_folder
 from ziggurat.search.hyperparameters import search_hyperparameters
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, load_experiment, to_yaml
+from ziggurat.training.preparation import prepare
 from ziggurat.training.train import train
 
 SPACE = "search: {space: {optimizer.lr: {log: [1e-6, 3e-2]}, embeddings.optimizer.lr: {log: [1e-6, 0.3]}}}"
@@ -57,8 +59,8 @@ def test_a_search_finds_better_rates_and_writes_what_it_found(slow_start: Experi
 
     # the test split was read once, for the best; its own run has no figures of it
     kept = [folder.name for folder in (searched.folder / "trials").iterdir()]
-    assert kept == [f"{best.number:04d}"]
-    results = json.loads((searched.folder / "trials" / kept[0] / "results.json").read_text())
+    assert sorted(kept) == ["0000", f"{best.number:04d}"]
+    results = json.loads((searched.folder / "trials" / f"{best.number:04d}" / "results.json").read_text())
     assert list(results["figures"]) == ["validation"]
     assert searched.test["auc"] > 0.5
     assert json.loads((searched.folder / "test.json").read_text())["trial"] == best.number
@@ -224,6 +226,47 @@ def _wait(ready: object, seconds: float = 200) -> None:
         time.sleep(0.05)
 
 
+def test_a_lead_within_the_noise_of_validation_keeps_the_config(make_experiment: MakeExperiment) -> None:
+    Path("space.yaml").write_text("search: {space: {optimizer.lr: [0.01, 0.0100001, 0.0099999]}}")
+    experiment = make_experiment(optimizer={"lr": 0.01}, training__epochs=1)
+    found = [search_hyperparameters(experiment, trials=trials, space="space.yaml") for trials in (3, 6)]
+    named = max((each for each in found[-1].trials if each.value is not None), key=lambda each: -(each.value or 0))
+    for searched in found:
+        assert searched.best is not None
+        assert searched.best.number == 0
+    lead = found[-1].lead
+    assert named.number != 0, "two trials of three are as good as the config, and some rounding ahead of it"
+    assert lead is not None
+    assert (lead.trial, lead.is_noise) == (named.number, True)
+    first = found[-1].trials[0].value
+    assert first is not None
+    assert named.value is not None
+    assert lead.ahead == pytest.approx(first - named.value, abs=1e-6)
+    assert lead.error < 1e-4  # of differences of nearly equal models, row by row
+    text = (found[-1].folder / "best.yaml").read_text()
+    assert f"Trial {lead.trial} has the best value, but is ahead of the config as it was by {lead}" in text
+    assert load_experiment(found[-1].folder / "best.yaml").optimizer.lr == 0.01
+    assert json.loads((found[-1].folder / "test.json").read_text())["trial"] == 0
+    page = (found[-1].folder / "search.html").read_text(encoding="utf-8")
+    ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>"))
+    assert "so the config was kept" in page
+
+
+def test_a_lead_has_the_error_of_the_paired_difference(slow_start: Experiment) -> None:
+    searched = search_hyperparameters(slow_start, trials=4, space="space.yaml", seed=1)
+    lead, best = searched.lead, searched.best
+    assert lead is not None
+    assert best is not None
+    assert (lead.trial, lead.is_noise) == (best.number, False)
+    rows = prepare(slow_start).split("validation").rows
+    assert lead.rows == rows
+    first = searched.trials[0].value
+    assert first is not None
+    assert best.value is not None
+    assert lead.ahead == pytest.approx(first - best.value, abs=1e-6)
+    assert 0 < lead.error < 1 / math.sqrt(rows)
+
+
 def test_an_ensemble_of_the_best_trials_is_kept_and_used(slow_start: Experiment) -> None:
     searched = search_hyperparameters(slow_start, trials=5, jobs=2, space="space.yaml", ensemble=3)
     found, folder = searched.ensemble, searched.folder
@@ -233,7 +276,7 @@ def test_an_ensemble_of_the_best_trials_is_kept_and_used(slow_start: Experiment)
     ranked = [number for _, number in sorted((each.value, each.number) for each in complete if each.value is not None)]
     assert list(found.trials) == ranked[:3]
     assert found.trials[0] == searched.best.number
-    assert sorted(each.name for each in (folder / "trials").iterdir()) == sorted(f"{n:04d}" for n in ranked[:3])
+    assert sorted(each.name for each in (folder / "trials").iterdir()) == sorted(f"{n:04d}" for n in {0, *ranked[:3]})
 
     # validation decides: it is never worse there than the best trial, and test is only looked at
     chosen = found.built.chosen["click"]
@@ -256,10 +299,12 @@ def test_an_ensemble_of_the_best_trials_is_kept_and_used(slow_start: Experiment)
 def test_an_ensemble_needs_the_runs_of_two_trials(slow_start: Experiment) -> None:
     with pytest.raises(ConfigError, match="an ensemble is made of 2 to 1,000 trials, received 1"):
         search_hyperparameters(slow_start, trials=2, space="space.yaml", ensemble=1)
-    search_hyperparameters(slow_start, trials=2, space="space.yaml")
+    search_hyperparameters(slow_start, trials=1, space="space.yaml")
     with pytest.raises(RunFolderError, match="needs the runs of two complete trials or more, and has those of 1"):
-        search_hyperparameters(slow_start, trials=2, space="space.yaml", ensemble=3)
+        search_hyperparameters(slow_start, trials=1, space="space.yaml", ensemble=3)
+    before = search_hyperparameters(slow_start, trials=4, space="space.yaml")
+    assert sum(each.state == "complete" for each in before.trials) > 2  # of which the first and the best are kept
     progress = RecordedNotes()
-    searched = search_hyperparameters(slow_start, trials=4, space="space.yaml", ensemble=4, progress=progress)
+    searched = search_hyperparameters(slow_start, trials=5, space="space.yaml", ensemble=5, progress=progress)
     assert searched.ensemble is not None
     assert any("were deleted before --ensemble was given" in note for note in progress.notes)

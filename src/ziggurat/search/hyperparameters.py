@@ -28,13 +28,15 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.search import outputs
 from ziggurat.search.ensemble import SearchedEnsemble, best_trials, make_ensemble, named_folders
+from ziggurat.search.lead import Lead, lead_of
 from ziggurat.search.page import PAGE_FILE, write_page
+from ziggurat.search.rungs import first_share, share_of
 from ziggurat.search.same_search import DAMAGE, check_same
+from ziggurat.search.searchable import check_arguments, check_searchable
 from ziggurat.search.space import Space, default_space, own_settings, read_space, with_settings
 from ziggurat.search.study import WHOLE, Study, TrialRecord
 from ziggurat.search.trial_process import Ended, LocalProcess, Start, TrialProcess, discard
 from ziggurat.search.validation_rows import check_validation_rows
-from ziggurat.training.ensemble.ensemble import MOST_MEMBERS
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare
@@ -50,8 +52,6 @@ JOURNAL_FILE = "study.journal"
 TEST_FILE = "test.json"
 TRIALS = "trials"
 _POLL_S = 0.1
-_FIRST_RUNG = 1 / 9
-"""The least share of a training after which a trial is ended."""
 _OF_THE_SETTINGS = frozenset({"ConfigError", "InvalidSection", "DivergedError", "OutOfMemory"})
 """Errors of a trial that its settings can cause; the search goes on. Others stop it."""
 
@@ -62,12 +62,15 @@ class Searched:
 
     Attributes:
         folder: the folder of the search.
-        best: the best trial; None if none is complete yet.
+        best: the best trial; None if none is complete yet. Of a finished search, the config as it is unless the best
+            is ahead of it by more than the noise of the validation rows: see ``lead``.
         trials: what is known of each trial.
         test: figures of the best trial on the test split; empty until the search is finished, or if there is none.
         signal: the signal that stopped it, if any.
         missing: how many of the requested trials have not ended.
         ensemble: the ensemble of the best trials, once the search is finished, if it was asked for.
+        lead: how far the trial with the best value is ahead of the config as it is, once the search is finished; None
+            if that trial is the config as it is, or if it cannot be told.
     """
 
     folder: Path
@@ -77,6 +80,7 @@ class Searched:
     signal: signal.Signals | None
     missing: int
     ensemble: SearchedEnsemble | None = None
+    lead: Lead | None = None
 
 
 def search_hyperparameters(
@@ -95,7 +99,8 @@ def search_hyperparameters(
 ) -> Searched:
     """Searches settings that validate better, or resumes such a search.
 
-    The first trial is the config as it is, so the best is never worse on validation.
+    The first trial is the config as it is, so the best is never worse on validation. It stays the best unless another
+    is ahead of it by more than a standard error, where the metric is the loss: the best of many is ahead by luck too.
 
     Args:
         experiment: the experiment, or its YAML file; ``training.monitor`` names the metric that decides.
@@ -120,18 +125,10 @@ def search_hyperparameters(
         ZigguratError: the config itself cannot be trained, or the disk is full.
     """
     check_engine()
-    for name, value in (("trials", trials), ("jobs", jobs)):
-        if value is not None and value < 1:
-            raise ConfigError(f"a search needs 1 {name} or more, received {value}", f"give --{name} 1")
-    if ensemble is not None and not 2 <= ensemble <= MOST_MEMBERS:
-        raise ConfigError(
-            f"an ensemble is made of 2 to {MOST_MEMBERS:,} trials, received {ensemble}", "give --ensemble 5"
-        )
-    if hours is not None and not hours > 0:
-        raise ConfigError(f"hours: received {hours}", "give more than 0, or leave --hours out")
+    check_arguments(trials, jobs, hours, ensemble)
     experiment = as_experiment(experiment)
     experiment.check()
-    _check_searchable(experiment)
+    check_searchable(experiment)
     progress = progress or Silent()
     folder = Path("searches") / experiment.name if folder is None else Path(folder)
     found = default_space(experiment) if space is None else read_space(Path(space), experiment)
@@ -202,7 +199,7 @@ class _Search:
         self.own = own_settings(experiment, space)
         self.study = Study(
             folder / JOURNAL_FILE, space, self.own, higher_is_better=higher_is_better(self.monitor),
-            first_share=_first_share(experiment, dataset.split("train").rows), seed=seed,
+            first_share=first_share(experiment, dataset.split("train").rows), seed=seed,
         )  # fmt: skip
         self._processes: dict[int, TrialProcess] = {}
         self._pruned: set[int] = set()
@@ -240,17 +237,21 @@ class _Search:
                 f"{self.folder}: none of {len(records)} trials was trained to its end: {records[0].reason}",
                 "train the config itself first, with `ziggurat train`",
             )
+        lead = None
+        if best is not None and missing == 0:
+            lead = self._lead(best)
+            best = self.study.record(0) if lead is not None and lead.is_noise else best
         test = self._test_figures(best) if best is not None and missing == 0 else {}
         if best is not None:
-            self._write(best, test)
+            self._write(best, test, lead=lead)
         together = None
         if best is not None and missing == 0 and self.ensemble is not None:
             together = make_ensemble(
                 self.folder, records, self.ensemble, self.run_folder, self.dataset, self.progress,
                 higher_is_better=higher_is_better(self.monitor),
             )  # fmt: skip
-            self._write(best, test, together)
-        return Searched(self.folder, best, tuple(records), test, stop.signal, missing, together)
+            self._write(best, test, together, lead)
+        return Searched(self.folder, best, tuple(records), test, stop.signal, missing, together, lead)
 
     def _start(self, number: int) -> None:
         settings = self.study.settings(number)
@@ -273,7 +274,7 @@ class _Search:
             hopeless, evaluations = False, process.evaluations()
             for record in evaluations:
                 value = monitored(record, self.monitor, process.experiment.tasks())
-                share = _share(record, process.experiment)
+                share = share_of(record, process.experiment)
                 hopeless |= self.study.report(number, share, value) and share < WHOLE
             if evaluations:
                 self.study.note(number, figures=_figures(evaluations[-1]), steps=evaluations[-1]["step"])
@@ -353,9 +354,9 @@ class _Search:
         return "the config as it is" if not changes else ", ".join(f"{key} {to}" for key, _, to in changes)
 
     def _tidy(self) -> None:
-        """Deletes the run folders of trials that have ended, except the best and those of an ensemble."""
+        """Deletes the run folders of trials that have ended, except the first, the best and those of an ensemble."""
         best, records = self.study.best(), self.study.records()
-        kept = set[int]() if best is None else {best.number}
+        kept = {0} if best is None else {0, best.number}
         kept.update(best_trials(records, self.ensemble or 0, higher_is_better=higher_is_better(self.monitor)))
         named = named_folders(self.folder)
         for record in records:
@@ -379,6 +380,13 @@ class _Search:
                 else:
                     self.study.note(number, seconds=self.study.record(number).seconds + process.seconds)
 
+    def _lead(self, best: TrialRecord) -> Lead | None:
+        """Returns how far the best trial is ahead of the config as it is."""
+        if best.number == 0:
+            return None
+        first, own = self.run_folder(0), self.run_folder(best.number)
+        return lead_of(self.folder, self.monitor, first, own, best.number, self.dataset, self.progress)
+
     def _test_figures(self, best: TrialRecord) -> dict[str, float]:
         """Returns the figures of the best trial on the test split; they are computed once."""
         if not self.dataset.split("test").rows:
@@ -391,12 +399,18 @@ class _Search:
             write_json(path, asdict(stored))
         return {key: math.nan if value is None else value for key, value in stored.figures.items()}
 
-    def _write(self, best: TrialRecord, test: dict[str, float], together: SearchedEnsemble | None = None) -> None:
+    def _write(
+        self,
+        best: TrialRecord,
+        test: dict[str, float],
+        together: SearchedEnsemble | None = None,
+        lead: Lead | None = None,
+    ) -> None:
         records = self.study.records()
         outputs.write_trials(self.folder / outputs.TRIALS_FILE, records)
         found = outputs.Found(
             self.experiment.name, self.monitor, higher_is_better(self.monitor), self.space, self.own, tuple(records),
-            best, self.study.importances(), test, together,
+            best, self.study.importances(), test, together, lead,
         )  # fmt: skip
         changed = with_settings(self.experiment, best.settings)
         outputs.write_best(self.folder / outputs.BEST_FILE, changed, found, self.dataset.folder)
@@ -409,33 +423,3 @@ def _figures(record: dict[str, Any]) -> dict[str, float | None]:
         key: each for key, each in record.items() if isinstance(each, int | float) and key not in {"step", "epoch"}
     }
     return {key: each if math.isfinite(each) else None for key, each in found.items()}
-
-
-def _share(record: dict[str, Any], experiment: Experiment) -> int:
-    """Returns how much of its training a trial had done at an evaluation, in thousandths."""
-    config = experiment.training
-    shares = [record["epoch"] / config.epochs, record["step"] / config.max_steps if config.max_steps else 0.0]
-    return max(1, round(WHOLE * min(1.0, max(shares))))
-
-
-def _first_share(experiment: Experiment, rows: int) -> int:
-    """Returns after which share of a training trials are first compared: an evaluation, a ninth of it or later."""
-    config = experiment.training
-    steps_per_epoch = math.ceil(rows / config.batch_size)
-    total = min(config.epochs * steps_per_epoch, config.max_steps or 2**62)
-    first = (config.evaluate_every or steps_per_epoch) / max(1, total)
-    return max(1, round(WHOLE * min(1.0, max(first, _FIRST_RUNG))))
-
-
-def _check_searchable(experiment: Experiment) -> None:
-    """Raises ConfigError for settings that trials cannot share."""
-    if experiment.checkpoints.store is not None:
-        raise ConfigError(
-            f"checkpoints.store: {experiment.checkpoints.store} can hold the checkpoints of one run, and a search "
-            "trains several",
-            "leave it out: each trial then keeps its checkpoints in its own folder",
-        )
-    if experiment.training.readers:
-        raise ConfigError(
-            "training.readers: the trials of a search read the prepared data themselves", "leave the readers out"
-        )

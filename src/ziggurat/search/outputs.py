@@ -11,9 +11,11 @@ from typing import Any
 from ziggurat.core.files import atomic_file
 from ziggurat.metrics.names import ALL_METRICS, base_name
 from ziggurat.search.ensemble import SearchedEnsemble
+from ziggurat.search.lead import Lead
 from ziggurat.search.space import Space
 from ziggurat.search.study import TrialRecord
 from ziggurat.training.experiment import Experiment, as_yaml
+from ziggurat.training.run_folder.run_files import CONFIG_FILE
 
 TRIALS_FILE = "trials.jsonl"
 BEST_FILE = "best.yaml"
@@ -34,6 +36,7 @@ class Found:
         importances: key -> share of the variance of the trials' values.
         test: figures of the best trial on the test split; empty before the search is finished.
         ensemble: the ensemble of the best trials, if there is one.
+        lead: how far the trial with the best value is ahead of the config as it is, if that is known.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Found:
     importances: dict[str, float]
     test: dict[str, float]
     ensemble: SearchedEnsemble | None = None
+    lead: Lead | None = None
 
 
 def write_trials(path: Path, records: Sequence[TrialRecord]) -> None:
@@ -96,7 +100,9 @@ def write_best(path: Path, experiment: Experiment, found: Found, prepared: Path)
     ]
     changed = changes(best.settings, found.own)
     comments += [f"  {key}: {before} -> {after}" for key, before, after in changed]
-    if not changed:
+    if found.lead is not None:
+        comments.append(lead_words(found.lead))
+    elif not changed:
         comments.append("No trial was better than the config as it was.")
     if found.test:
         judged = {name: value for name, value in found.test.items() if ALL_METRICS[base_name(name)].better != "neither"}
@@ -107,6 +113,16 @@ def write_best(path: Path, experiment: Experiment, found: Found, prepared: Path)
     header = "".join(f"# {line}\n" for line in comments)
     with atomic_file(path) as temporary:
         temporary.write_text(header + as_yaml(values), encoding="utf-8")
+
+
+def lead_words(lead: Lead) -> str:
+    """Returns a sentence about the lead of the trial with the best value."""
+    if lead.is_noise:
+        return (
+            f"Trial {lead.trial} has the best value, but is ahead of the config as it was by {lead}: within a standard "
+            f"error, so the config was kept. Its own is trials/{lead.trial:04d}/{CONFIG_FILE}."
+        )
+    return f"Trial {lead.trial} is ahead of the config as it was by {lead} (standard error)."
 
 
 def _value(record: TrialRecord) -> str:

@@ -10,7 +10,7 @@ from ziggurat.report.markup import Html, el, figure, section, table
 from ziggurat.report.numbers import count, duration, percent
 from ziggurat.report.numbers import figure as written
 from ziggurat.search import plots
-from ziggurat.search.outputs import Found, changes, shown
+from ziggurat.search.outputs import Found, changes, lead_words, shown
 from ziggurat.search.study import WHOLE, TrialRecord
 
 PAGE_FILE = "search.html"
@@ -56,7 +56,8 @@ def _header(found: Found) -> Html:
 
 def _best(found: Found) -> Html:
     rows: list[list[object]] = [list(each) for each in changes(found.best.settings, found.own)]
-    same = el("p", "No trial was better than the config as it was.")
+    same = el("p", "No trial was better than the config as it was." if found.lead is None else "")
+    lead = [] if found.lead is None else [el("p", lead_words(found.lead))]
     figures: list[list[object]] = [
         [name, written(value), written(found.test.get(name))]
         for name, value in found.best.figures.items()
@@ -66,6 +67,7 @@ def _best(found: Found) -> Html:
     return section(
         "best",
         f"The best trial: {found.best.number}",
+        *lead,
         table(["Key", "The config", "The best trial"], rows) if rows else same,
         table(["Metric", "Validation", "Test"], figures),
         el("p", note if found.test else "The search is not finished; test figures follow at its end.", cls="soft"),

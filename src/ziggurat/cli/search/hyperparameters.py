@@ -56,7 +56,7 @@ def command(
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
     from ziggurat.search.hyperparameters import search_hyperparameters
-    from ziggurat.search.outputs import BEST_FILE
+    from ziggurat.search.outputs import BEST_FILE, lead_words
     from ziggurat.search.page import PAGE_FILE
     from ziggurat.training.experiment import load_experiment
 
@@ -79,6 +79,8 @@ def command(
             f"{searched.folder} (trial {best.number} of {len(searched.trials)})",
             {"validation": finite, **({"test": searched.test} if searched.test else {})},
         )
+        if searched.lead is not None:
+            typer.echo(lead_words(searched.lead))
         typer.echo(searched.folder / PAGE_FILE)
         typer.echo(searched.folder / BEST_FILE)
     if searched.ensemble is not None:

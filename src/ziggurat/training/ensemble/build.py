@@ -1,32 +1,18 @@
-"""Makes an ensemble of checkpoints: computes the outputs of each on the validation rows, and chooses the weights.
-
-One model is in memory at a time. The outputs of all candidates are: four bytes for each row, candidate and column.
-
-Shape legend: B rows, M candidates, C columns, T labels.
-"""
+"""Makes an ensemble of checkpoints, whose weights are chosen by their outputs on the validation rows."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from ziggurat.checkpoint.snapshots import snapshots
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, EnvironmentMismatch
-from ziggurat.core.memory import explained_thread_limit
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.data.encoded.dataset import Dataset, SplitBlocks
-from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.features.outside_encoders import check_outside_encoders
-from ziggurat.objectives.outputs import Outputs
-from ziggurat.objectives.task import column_slices
 from ziggurat.parallel.environment import has_other_ranks
 from ziggurat.training.ensemble.ensemble import (
     MOST_MEMBERS,
@@ -34,12 +20,10 @@ from ziggurat.training.ensemble.ensemble import (
     Ensemble,
     Member,
     check_together,
-    of_member,
 )
-from ziggurat.training.ensemble.weights import Chosen, choose, equal
-from ziggurat.training.malloc_tuning import keep_freed_memory
-from ziggurat.training.open_recommender import open_recommender
-from ziggurat.training.process_group import pick_device, process_group, refuse_fork
+from ziggurat.training.ensemble.measured import measure
+from ziggurat.training.ensemble.weights import Chosen
+from ziggurat.training.process_group import refuse_fork
 from ziggurat.training.run_folder.own_folder import check_own_folder
 from ziggurat.training.run_folder.run import ENSEMBLE_FILE, Run, open_run
 
@@ -142,7 +126,7 @@ def build(
     chosen: dict[str, Chosen] = {}
     weights: list[dict[str, float]] = [dict.fromkeys(labels, 1 / len(candidates)) for _ in candidates]
     if rows:
-        measured = _measure(candidates, folder, dataset, progress or Silent())
+        measured = measure(candidates, folder, dataset, progress or Silent())
         chosen = {label: measured.chosen(number, equal_weights) for number, label in enumerate(labels)}
         weights = [{label: chosen[label].weights_M[number] for label in labels} for number in range(len(candidates))]
     members = tuple(
@@ -169,88 +153,3 @@ def _check_candidates(candidates: Sequence[Candidate]) -> None:
             raise ConfigError(f"{each}: is named twice", "name each run once")
         seen.add(key)
     check_together(candidates)
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """The outputs of all candidates on the validation rows.
-
-    Attributes:
-        outputs: turns columns and labels into losses.
-        columns_MBC: the columns of each candidate.
-        labels_BT: the labels.
-        weights_BT: what each row counts for each label.
-    """
-
-    outputs: Outputs
-    columns_MBC: list[Tensor]
-    labels_BT: Tensor
-    weights_BT: Tensor
-
-    @torch.no_grad()
-    def chosen(self, number: int, equal_weights: bool) -> Chosen:
-        """Returns the weights for the label of this number."""
-        at = column_slices(self.outputs.tasks)[number]
-        columns = [columns_BC[:, at].contiguous() for columns_BC in self.columns_MBC]
-        choice = equal if equal_weights else choose
-        return choice(columns, partial(self._loss, number))
-
-    def _loss(self, number: int, columns_BC: Tensor) -> float:
-        losses_B = self.outputs.losses_of(number, columns_BC, self.labels_BT[:, number]).double()
-        weights_B = self.weights_BT[:, number]
-        return float((losses_B * weights_B).sum() / weights_B.sum())
-
-
-def _measure(candidates: Sequence[Candidate], folder: Path, dataset: Dataset, progress: Progress) -> _Measured:
-    """Computes the outputs of each candidate on the validation rows."""
-    keep_freed_memory()
-    blocks = dataset.split("validation")
-    device = pick_device(candidates[0].run.experiment.training.device)
-    columns: list[Tensor] = []
-    outputs: Outputs | None = None
-    progress.start("outputs on validation", len(candidates) * blocks.rows, "rows")
-    with explained_thread_limit(), process_group(device):
-        for number, candidate in enumerate(candidates):
-            experiment = candidate.run.experiment
-            with (
-                of_member(folder, candidate),
-                open_recommender(
-                    candidate.run,
-                    experiment.layout(dataset.schema),
-                    device,
-                    prepared=dataset.folder,
-                    checkpoint=candidate.step,
-                ) as found,
-                torch.no_grad(),
-            ):
-                found.recommender.eval()
-                parts: list[Tensor] = []
-                for batch, _ in _loader(blocks, dataset, experiment.evaluation.batch_size).epoch(Cursor()):
-                    parts.append(found.recommender(batch.to(device))[0].cpu())
-                columns.append(torch.cat(parts))
-                outputs = found.recommender.outputs.cpu()
-            progress.advance((number + 1) * blocks.rows)
-    progress.finish()
-    assert outputs is not None
-    labels_BT, weights_BT = _labels(blocks, dataset, outputs)
-    return _Measured(outputs, columns, labels_BT, weights_BT)
-
-
-def _labels(blocks: SplitBlocks, dataset: Dataset, outputs: Outputs) -> tuple[Tensor, Tensor]:
-    """Returns the labels (B, T) of a split, and what each row counts for each label, as metrics count it."""
-    labels: list[Tensor] = []
-    weights: list[Tensor] = []
-    kept_T = torch.tensor([task.known_rate for task in outputs.tasks], dtype=torch.float64)
-    for batch, _ in _loader(blocks, dataset, 2**16).epoch(Cursor()):
-        weights_BT = torch.ones_like(batch.labels_BT, dtype=torch.float64)
-        if batch.weights_B is not None:
-            weights_BT = weights_BT * batch.weights_B[:, None]
-        if batch.counts_BT is not None:
-            weights_BT = weights_BT * batch.counts_BT
-        labels.append(batch.labels_BT)
-        weights.append(torch.where(batch.labels_BT == 0, weights_BT / kept_T, weights_BT))
-    return torch.cat(labels), torch.cat(weights)
-
-
-def _loader(blocks: SplitBlocks, dataset: Dataset, batch_size: int) -> Loader:
-    return Loader(blocks, dataset.schema, batch_size, shuffle=False)
