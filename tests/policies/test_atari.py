@@ -14,12 +14,12 @@ from ziggurat.policies.config import AtariConfig, TaskConfig
 pytest.importorskip("stable_baselines3")
 pytest.importorskip("ale_py")
 
+from ziggurat.policies.agents.environments import make_environment
+
 GAME = "ALE/Freeway-v5"
 
 
 def make(training: bool = False, **atari: Any) -> Any:
-    from ziggurat.policies.agents.environments import make_environment
-
     return make_environment(TaskConfig(env=GAME, atari=AtariConfig(**atari)), training=training)
 
 
@@ -55,6 +55,29 @@ def test_observations_of_both_kinds_and_stacks() -> None:
     following, *_ = pixels.step(1)
     np.testing.assert_array_equal(following[0], observed[1])
     assert pixels.observation_space.contains(following)
+
+
+def test_pixels_are_the_greater_of_the_last_two_frames() -> None:
+    import ale_py
+    import gymnasium as gym
+
+    from ziggurat.policies.agents.atari import resized
+
+    gym.register_envs(ale_py)
+    game = "ALE/Asteroids-v5"
+    task = TaskConfig(env=game, atari=AtariConfig(observations="pixels", stack=1, sticky=0.0))
+    env = make_environment(task)
+    plain: Any = gym.make(game, obs_type="grayscale", frameskip=1, repeat_action_probability=0.0)
+    first, _ = plain.reset(seed=0)
+    np.testing.assert_array_equal(env.reset(seed=0)[0][0], resized(first))
+    differ = 0
+    for step in range(15):
+        action = step % 6
+        frames = [plain.step(action)[0] for _ in range(4)]
+        seen = env.step(action)[0][0]
+        np.testing.assert_array_equal(seen, resized(np.maximum(frames[2], frames[3])))
+        differ += bool((seen != resized(frames[3])).any())
+    assert differ == 15  # this game draws half of its bodies in every other frame
 
 
 def test_equal_seeds_play_equal_games_and_frames_are_skipped() -> None:

@@ -1,0 +1,76 @@
+"""What choosing and judging look at: which episodes, every λ, and only snapshots that are good enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("stable_baselines3")
+
+from implanted_run import ALIKE, BAD, SURE, UNSURE, implanted
+
+from ziggurat.policies import run_folder
+from ziggurat.policies.agents import play as playing
+from ziggurat.policies.choosing import choose
+from ziggurat.policies.config import PoliciesConfig
+from ziggurat.policies.judging import judge
+
+FOUR = (SURE, ALIKE, UNSURE, BAD)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("choice") / "run"
+    implanted(folder, FOUR)
+    return folder
+
+
+def changed(folder: Path, **sections: Any) -> PoliciesConfig:
+    values = run_folder.read_config(folder).model_dump(mode="json")
+    return PoliciesConfig.model_validate({key: {**each, **sections.get(key, {})} if key in sections else each
+                                          for key, each in values.items()})  # fmt: skip
+
+
+def test_what_chooses_is_never_what_judges(four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[list[int]] = []
+    play = playing.play
+
+    def watched(task: Any, act: Any, seeds: Any, **rest: Any) -> Any:
+        played.append(list(seeds))
+        return play(task, act, seeds, **rest)
+
+    monkeypatch.setattr(playing, "play", watched)
+    settings = changed(four, selection={"first_seed": 500, "diversity": (0.0, 1e6)}, evaluation={"first_seed": 900})
+    found = choose(four, settings)
+    chose, played[:] = list(played), []
+    assert len(chose) == 4 + len(found.candidates)
+    assert all(seeds == [500, 501, 502, 503] for seeds in chose)
+    judge(four)
+    assert len(played) >= 4 + 1
+    assert all(seeds == [900, 901, 902] for seeds in played)
+
+
+def test_every_weight_proposes_members_that_are_good_enough(four: Path) -> None:
+    rule = {"ensemble": {"discrete": ("add",)}}
+
+    def members(weights: tuple[float, ...], tolerance: float) -> list[tuple[int, ...]]:
+        selection = {"diversity": weights, "tolerance": tolerance}
+        return [each.members for each in choose(four, changed(four, selection=selection, **rule)).candidates]
+
+    found = choose(four, changed(four, **rule))
+    assert found.means[:3] == [30.0] * 3
+    assert found.means[3] < 12
+    assert members((0.0,), 0.5) == [(1, 2)]
+    assert members((1e6,), 0.5) == [(1, 3)]  # the farthest of those that balance the pole
+    assert members((1e6,), 1.0) == [(1, 4)]  # the farthest of all
+    assert members((0.0, 1e6), 0.5) == [(1, 2), (1, 3)]
+    assert members((1e6, 0.0), 0.5) == [(1, 3), (1, 2)]
+
+
+def test_a_sweep_plays_the_members_of_each_weight(four: Path) -> None:
+    choose(four, changed(four, selection={"diversity": (0.0,), "tolerance": 0.5}))
+    judged = judge(four, changed(four, evaluation={"sweep": (0.0, 1e6)}))
+    assert [each.members for each in judged.sweep] == [(1, 2), (1, 3)]
+    assert judged.sweep[0].divergence < judged.sweep[1].divergence
