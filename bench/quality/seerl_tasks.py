@@ -41,7 +41,10 @@ class Task:
     normalise: bool = False
 
     def config(self, seed: int, schedule: str, steps: int, cycles: int, episodes: int) -> dict[str, Any]:
-        """Returns the config of a run of policies, as plain values."""
+        """Returns the config of a run of policies, as plain values.
+
+        All contestants begin new episodes after the same number of steps, so that they see the same parts of episodes.
+        """
         return {
             "name": self.name,
             "task": {"env": self.env, "normalise": self.normalise},
@@ -52,6 +55,7 @@ class Task:
                 "schedule": schedule,
                 "rate": self.rate,
                 "environments": self.environments,
+                "save_every": -(-self.steps // CYCLES),
                 "seed": seed,
             },
             "selection": {"members": MEMBERS, "diversity": (1.0,), "episodes": episodes},

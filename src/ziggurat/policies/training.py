@@ -4,7 +4,8 @@ Training is divided at save points. At each of them, and not only after an inter
 episodes and all random numbers are seeded anew from the run's seed and the number of the save point. So what happens
 after a save point depends on the saved state alone, whatever environment, and no state of an environment has to be
 stored. Rollouts never cross a save point, so that nothing is learned from an episode's cut as if it were its end. The
-price is that some episodes are not played to their end (docs/decisions/0065).
+price is that some episodes are not played to their end (docs/decisions/0065). So save points are as rare as may be: the
+ends of the cycles, unless the config asks for more (docs/decisions/0075).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,10 +27,11 @@ from ziggurat.policies.config import PoliciesConfig, TrainingConfig
 from ziggurat.policies.run_folder import Episode
 from ziggurat.policies.schedule import CyclicalRate, cycle_ends
 
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
+
 Stop = Callable[[], signal.Signals | None]
 """Returns the signal by which the user has asked to stop, or None."""
-
-_PARTS_OF_A_CYCLE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,12 @@ class Trained:
 
 
 def save_points(training: TrainingConfig) -> tuple[int, ...]:
-    """Returns the steps after which the state is saved, rising: the end of each cycle, and points within."""
+    """Returns the steps after which the state is saved, rising: the end of each cycle, and points within if the config
+    asks for them."""
     found: list[int] = []
     start = 0
     for end in cycle_ends(training.steps, training.cycles):
-        every = training.save_every or -(-(end - start) // _PARTS_OF_A_CYCLE)
+        every = training.save_every or end - start
         found += [*range(start + every, end, every), end]
         start = end
     return tuple(found)
@@ -102,6 +105,7 @@ def train(
             if (folder / run_folder.MARKER).is_file():
                 _check_same(folder, config)
             run_folder.write_config(folder, config)
+            _tell_of_cuts(config, envs, progress)
             return _Training(config, folder, agent, progress, stop).run()
     finally:
         envs.close()
@@ -118,27 +122,26 @@ class _Training:
         from ziggurat.policies.agents.segment import train_segment
 
         agent, folder, training = self._agent, self._folder, self._config.training
-        done, seconds = 0, 0.0
+        seconds = 0.0
         record = run_folder.read_record(folder)
         if record is not None:
             arrays, replay = run_folder.read_state(folder, record)
             where = run_folder.state_path(folder)
             restore_agent(agent, arrays, where, run_folder.DAMAGE)
             restore_replay(agent, replay, where, run_folder.DAMAGE)
-            done, seconds, self._episodes = record.done, record.seconds, list(record.episodes)
+            seconds, self._episodes = record.seconds, list(record.episodes)
         points = save_points(training)
         steps, caught = int(agent.num_timesteps), None
         self._progress.start("train", training.steps, "steps")
         for number, point in enumerate(points):
-            if number < done:
+            if point <= steps:  # told by steps, as an earlier version had other points
                 continue
             started, known = time.monotonic(), len(self._episodes)
-            if agent.num_timesteps < point:
-                seed = int(np.random.SeedSequence([training.seed, number]).generate_state(1)[0] % 2**31)
-                train_segment(
-                    agent, point, training, rate_of(training), seed,
-                    on_snapshot=self._keep, on_episode=self._episodes.append, on_steps=self._show, stop=self._stop,
-                )  # fmt: skip
+            seed = int(np.random.SeedSequence([training.seed, number]).generate_state(1)[0] % 2**31)
+            train_segment(
+                agent, point, training, rate_of(training), seed,
+                on_snapshot=self._keep, on_episode=self._episodes.append, on_steps=self._show, stop=self._stop,
+            )  # fmt: skip
             caught = self._stop()
             if caught is not None:
                 del self._episodes[known:]
@@ -163,6 +166,25 @@ class _Training:
         latest = [each.total for each in self._episodes[-20:]]
         figures = {"return": f"{np.mean(latest):.4g}"} if latest else {}
         self._progress.advance(min(steps, self._config.training.steps), **figures)
+
+
+def _tell_of_cuts(config: PoliciesConfig, envs: VecEnv, progress: Progress) -> None:
+    """Notes if all environments begin new episodes before an episode of the greatest length can end."""
+    training = config.training
+    longest: int | None = config.task.max_steps
+    if longest is None:
+        longest = envs.get_attr("spec", 0)[0].max_episode_steps  # of Atari games none is known
+    cycle = -(-training.steps // training.cycles)
+    steps = min(training.save_every or cycle, cycle)
+    if longest is None or steps >= longest * training.environments:
+        return
+    cause, remedy = f"training.save_every: {steps:,} steps", "use a greater training.save_every or fewer environments"
+    if steps == cycle:
+        cause, remedy = f"a cycle of {steps:,} steps", "use more steps, fewer cycles or fewer environments"
+    progress.note(
+        f"{cause} in {training.environments} environments cut episodes off: an episode may take {longest:,} steps, and "
+        f"each environment makes {steps // training.environments:,} before all begin new ones; {remedy}"
+    )
 
 
 def _check_same(folder: Path, config: PoliciesConfig) -> None:
