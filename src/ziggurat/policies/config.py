@@ -172,9 +172,9 @@ class TrainingConfig(Config):
     environments: Count = 4
     """Environments that are stepped in turn."""
     save_every: Count | None = None
-    """Steps between saved states, from which training resumes; default: it resumes from the ends of cycles alone. At each
-    of them all environments start new episodes with seeds of their own, whether or not training was interrupted there,
-    and leave others unplayed: it should be several times the longest episode, in each environment."""
+    """Steps between saved states, from which training resumes; default: it resumes from the ends of cycles alone. At
+    each of them all environments start new episodes with seeds of their own, whether or not training was interrupted
+    there, and leave others unplayed: it should be several times the longest episode, in each environment."""
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @pydantic.model_validator(mode="after")

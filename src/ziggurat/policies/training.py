@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ziggurat.core.errors import RunFolderError
+from ziggurat.core.errors import ConfigError, RunFolderError
 from ziggurat.core.files import locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.policies import run_folder
-from ziggurat.policies.config import PoliciesConfig, TrainingConfig
+from ziggurat.policies.config import A2CConfig, PoliciesConfig, PPOConfig, TrainingConfig
 from ziggurat.policies.run_folder import Episode
 from ziggurat.policies.schedule import CyclicalRate, cycle_ends
 
@@ -87,7 +87,7 @@ def train(
             again.
 
     Raises:
-        ConfigError: the task or the algorithm is not possible.
+        ConfigError: the task or the algorithm is not possible, or a cycle would leave no snapshot.
         EnvironmentMismatch: the extra ``rl`` is not installed.
         RunFolderError: the folder holds something else, a run of another task, algorithm or training, or is damaged.
         FolderInUse: another process works in the folder.
@@ -98,6 +98,7 @@ def train(
     folder = Path("policies") / config.name if folder is None else Path(folder)
     progress = progress or Silent()
     run_folder.check_free(folder)
+    _check_cycles(config)
     envs = training_environments(config.task, config.training.environments, config.algorithm.gamma)
     try:
         agent = make_agent(config.algorithm, config.task, envs, config.training.rate, config.training.seed)
@@ -166,6 +167,40 @@ class _Training:
         latest = [each.total for each in self._episodes[-20:]]
         figures = {"return": f"{np.mean(latest):.4g}"} if latest else {}
         self._progress.advance(min(steps, self._config.training.steps), **figures)
+
+
+def _check_cycles(config: PoliciesConfig) -> None:
+    """Refuses a training after which the snapshot of a cycle would be missing.
+
+    Cycles have ⌈T/M⌉ steps, which may not fit M times into T; and one snapshot stands for all cycles that end in the
+    same rollout.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    training = config.training
+    ends = cycle_ends(training.steps, training.cycles)
+    if len(ends) < training.cycles:
+        raise ConfigError(
+            f"training.cycles: {training.cycles} cycles of {ends[0]} steps, ⌈T/M⌉, do not fit into "
+            f"{training.steps} steps",
+            f"use {len(ends)} cycles, or {ends[0] * training.cycles} steps",
+        )
+    key = "n_steps" if isinstance(config.algorithm, A2CConfig | PPOConfig) else "train_freq"
+    rollout = int(getattr(config.algorithm, key)) * training.environments
+    steps = taken = 0
+    for point in save_points(training):
+        while steps < point:
+            steps += rollout
+            ended = sum(end <= steps for end in ends)
+            if ended > taken + 1:
+                raise ConfigError(
+                    f"training.cycles: cycles {taken + 1} and {ended}, of {ends[0]} steps, end in the same rollout of "
+                    f"{rollout} steps, algorithm.{key} of each environment; one snapshot would stand for both",
+                    f"use fewer cycles, at most {max(training.steps // rollout, 1)}, more steps, fewer environments or "
+                    f"a smaller {key}",
+                )
+            taken = ended
 
 
 def _tell_of_cuts(config: PoliciesConfig, envs: VecEnv, progress: Progress) -> None:
