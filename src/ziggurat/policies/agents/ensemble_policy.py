@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from stable_baselines3.common.preprocessing import maybe_transpose
+from stable_baselines3.common.utils import is_vectorized_observation
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.policies.actions import Actions, Categorical, Gaussian
@@ -22,24 +25,35 @@ class EnsemblePolicy:
     in ``evaluate_policy``.
 
     Args:
-        members: one policy or more, for the same actions.
+        members: one policy or more, for the same actions and observations.
         rule: a rule for discrete actions, or for continuous ones. Of a single member all rules take its action.
+        env: the environments whose observations :meth:`predict` is given. Where these standardise them
+            (``VecNormalize``), it puts them back first, as each member standardises by the statistics of its own time.
+            Default: those of the agent of the last member, as for the agent's own ``predict``.
 
     Raises:
-        ConfigError: there is no member, or the rule is for the other kind of actions.
+        ConfigError: there is no member, they have different actions or observations, or the rule is for the other kind
+            of actions.
     """
 
-    def __init__(self, members: Sequence[Member], rule: Rule) -> None:
+    def __init__(self, members: Sequence[Member], rule: Rule, env: VecEnv | None = None) -> None:
         if not members:
             raise ConfigError("an ensemble of no policies", "give one or more")
         self.members, self.rule = tuple(members), rule
-        space = members[0].action_space
+        space, seen = members[0].action_space, members[0].observation_space
+        for each in members:
+            if (each.action_space, each.observation_space) != (space, seen):
+                raise ConfigError(
+                    f"a member acts in {each.action_space} on {each.observation_space}, another in {space} on {seen}",
+                    "use policies of the same environment",
+                )
         is_discrete = isinstance(space, spaces.Discrete)
         if is_discrete != (rule in ("vote", "add", "multiply")):
             kind = "discrete" if is_discrete else "continuous"
             allowed = "vote, add, multiply" if is_discrete else "mean, bins, density, elimination"
             raise ConfigError(f"the rule {rule} does not suit {kind} actions", f"use one of {allowed}")
-        self._space = space
+        self._space, self._seen = space, seen
+        self._env = members[-1].env if env is None else unwrap_vec_normalize(env)
 
     def act(self, observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the actions for observations (N, …): int64 (N,), or float32 (N, D) in the environment's units."""
@@ -62,6 +76,17 @@ class EnsemblePolicy:
         episode_start: Any = None,
         deterministic: bool = True,
     ) -> tuple[npt.NDArray[Any], Any]:
-        """Returns the actions for a batch of observations, and ``state`` as it was; always without exploration."""
+        """Returns what an agent's ``predict`` does: actions without exploration, and ``state`` as it was.
+
+        Args:
+            observation: observations (N, …), or a single one without the first dimension, whose action has none either.
+                They are as the environments return them, standardised where these do that; :meth:`act` takes them as
+                they are before.
+            state, episode_start, deterministic: of no effect.
+        """
         del episode_start, deterministic
-        return self.act(observation), state
+        is_batch = is_vectorized_observation(maybe_transpose(observation, self._seen), self._seen)
+        if self._env is not None:
+            observation = np.asarray(self._env.unnormalize_obs(observation))
+        actions = self.act(observation)
+        return actions if is_batch else actions.squeeze(axis=0), state

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-from gymnasium import spaces
 from gymnasium.wrappers import ClipReward, TimeLimit
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
 from ziggurat.core.errors import ConfigError, EnvironmentMismatch, nearest
 from ziggurat.policies.agents.atari import make_atari
+from ziggurat.policies.agents.supported_spaces import check_spaces
 from ziggurat.policies.config import TaskConfig
 
 Env = gym.Env[Any, Any]
@@ -43,27 +43,9 @@ def make_environment(task: TaskConfig, *, training: bool = False, frames: bool =
         close = nearest(task.env, gym.registry)
         hint = f"did you mean {close}?" if close else "`gymnasium.pprint_registry()` lists those that are installed"
         raise ConfigError(f"task.env: {task.env}: {error}", hint) from None
-    check_spaces(task, env)
+    check_spaces(f"task.env: {task.env}", env.action_space, env.observation_space)
     env = Monitor(env)
     return ClipReward(env, -1.0, 1.0) if training and task.is_atari and task.atari.clip_rewards else env
-
-
-def check_spaces(task: TaskConfig, env: Env) -> None:
-    """Refuses spaces that ensembles have no rule for.
-
-    Raises:
-        ConfigError: actions are neither one choice nor bounded numbers, or observations are no array.
-    """
-    actions, observed = env.action_space, env.observation_space
-    is_bounded = isinstance(actions, spaces.Box) and actions.is_bounded() and len(actions.shape) == 1
-    if not (is_bounded or isinstance(actions, spaces.Discrete)):
-        raise ConfigError(
-            f"task.env: {task.env} has the actions {actions}", "use one with Discrete, or a vector of bounded, actions"
-        )
-    if not isinstance(observed, spaces.Box):
-        raise ConfigError(
-            f"task.env: {task.env} has the observations {observed}", "use one whose observations are a Box"
-        )
 
 
 def training_environments(task: TaskConfig, count: int, gamma: float) -> VecEnv:

@@ -38,4 +38,6 @@ def _load(folder: Path, config: PoliciesConfig, snapshot: SnapshotRecord) -> Mem
     agent = make_agent(algorithm, config.task, envs, config.training.rate, config.training.seed)
     restore_agent(agent, arrays, where, run_folder.DAMAGE)
     deviation = config.algorithm.noise if isinstance(config.algorithm, DDPGConfig | TD3Config) else 0.0
-    return Member(agent, config.ensemble.temperature, deviation)
+    member = Member(agent, config.ensemble.temperature, deviation)
+    envs.close()
+    return member
