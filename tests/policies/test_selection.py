@@ -38,7 +38,7 @@ def worth(returns: list[float], divergence: Floats, members: tuple[int, ...], we
 )  # fmt: skip
 def test_the_best_of_all_subsets_is_taken(seed: int, count: int, size: int, weight: float, tolerance: float) -> None:
     returns, divergence = drawn(seed, count)
-    admitted = [place for place in range(count) if returns[place] >= max(returns) - tolerance]
+    admitted = [place for place in range(count) if max(returns) - returns[place] <= tolerance]
     size_taken = min(size, len(admitted))
     best = max(
         itertools.combinations(admitted, size_taken),
@@ -79,6 +79,14 @@ def test_greedy_additions_and_exchanges_come_close_to_the_best(seed: int, weight
 
 def test_equal_returns_and_no_divergence_take_the_first() -> None:
     assert select([1.0, 1.0, 1.0], np.zeros((3, 3)), 2, 1.0, 0.0).members == (0, 1)
+
+
+def test_a_tolerance_of_the_whole_range_keeps_the_worst() -> None:
+    draw = np.random.default_rng(0)
+    pairs = [[160.6, 500.0], *draw.normal(0, 100, (200, 2)).tolist()]
+    for returns in pairs:
+        assert select(returns, np.zeros((2, 2)), 2, 0.0, max(returns) - min(returns)).members == (0, 1)
+    assert select([160.6, 500.0], np.zeros((2, 2)), 2, 0.0, 339.3).members == (1,)
 
 
 @pytest.mark.parametrize("arguments", [(0, 1.0, 1.0), (1, -1.0, 1.0), (1, 1.0, -1.0), (1, 1.0, np.nan)])

@@ -67,7 +67,8 @@ def select(
         )
     if not len(returns) or not np.isfinite(returns).all():
         raise ConfigError(f"returns of the snapshots: {returns.tolist()}", "give finite returns of 1 snapshot or more")
-    admitted = np.flatnonzero(returns >= returns.max() - tolerance).tolist()
+    # A tolerance of the whole range is this difference of the worst one, rounded alike.
+    admitted = np.flatnonzero(returns.max() - returns <= tolerance).tolist()
     worth = _Worth(returns, divergence_MM, diversity)
     size = min(size, len(admitted))
     exact = len(returns) <= MOST_EXACT
