@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,26 @@ pytest.importorskip("stable_baselines3")
 
 from implanted_run import ALIKE, BAD, SURE, UNSURE, implanted
 
+from ziggurat.core.progress import Silent
+from ziggurat.core.sealed import write_sealed_json
 from ziggurat.policies import run_folder
 from ziggurat.policies.agents import play as playing
 from ziggurat.policies.choosing import choose
 from ziggurat.policies.config import PoliciesConfig
-from ziggurat.policies.judging import judge
+from ziggurat.policies.judging import judge, read_selection
+from ziggurat.policies.training import train
 
 FOUR = (SURE, ALIKE, UNSURE, BAD)
+
+
+class Noted(Silent):
+    """Keeps notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +88,32 @@ def test_a_sweep_plays_the_members_of_each_weight(four: Path) -> None:
     judged = judge(four, changed(four, evaluation={"sweep": (0.0, 1e6)}))
     assert [each.members for each in judged.sweep] == [(1, 2), (1, 3)]
     assert judged.sweep[0].divergence < judged.sweep[1].divergence
+
+
+def test_members_stay_chosen_as_they_were_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    implanted(folder, FOUR)
+    found = choose(folder, changed(folder, selection={"members": 3, "tolerance": 0.5}))
+    assert (found.size, found.ensemble.members) == (3, (1, 2, 3))
+    noted = Noted()
+    train(changed(folder, selection={"members": 2}, evaluation={"sweep": (0.0,)}), folder, progress=noted)
+    assert len(noted.notes) == 1
+    assert "members were chosen with selection.members 3, the config has 2" in noted.notes[0]
+    assert read_selection(folder) == found
+    judged = judge(folder)
+    assert judged.ensemble.members == judged.sweep[0].members == (1, 2, 3)
+    again = Noted()
+    choose(folder)
+    train(run_folder.read_config(folder), folder, progress=again)
+    assert again.notes == []
+
+
+def test_a_choice_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    implanted(folder, FOUR)
+    found = choose(folder, changed(folder, selection={"members": 3}))
+    values = asdict(found)
+    del values["size"]
+    write_sealed_json(folder / run_folder.SELECTION_FILE, {"version": run_folder.VERSION, **values})
+    assert read_selection(folder) == replace(found, size=0)
+    assert {len(each.members) for each in judge(folder).sweep} == {3}

@@ -81,6 +81,7 @@ def choose(
             steps=steps + sum(each.steps for each in played),
             episodes=(seeds.start, seeds.stop),
             temperature=config.ensemble.temperature,
+            size=config.selection.members,
         )
         for name in (run_folder.EVALUATION_FILE, run_folder.FILM_FILE):  # of another choice
             (folder / name).unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def judge(
         _check_apart(selection, config, seeds)
         rule = selection.ensemble.rule
         rules = rules_of(config, next(iter(members.values())).action_space)
-        swept = [swept_members(selection, weight, config) for weight in config.evaluation.sweep]
+        swept = [swept_members(selection, weight) for weight in config.evaluation.sweep]
         wanted: list[tuple[tuple[int, ...], Rule]] = [
             (selection.ensemble.members, rule),
             *(((cycle,), rules[0]) for cycle in selection.cycles),
@@ -107,6 +107,7 @@ def read_selection(folder: Path) -> SelectionRecord | None:
         and all(record.returns)
         and all(len(row) == count for row in record.divergence)
         and 0 <= record.chosen < len(record.candidates)
+        and record.size >= 0
         and all(each.members and set(each.members) <= set(record.cycles) for each in record.candidates)
     )
     if not fits:
@@ -114,9 +115,9 @@ def read_selection(folder: Path) -> SelectionRecord | None:
     return record
 
 
-def swept_members(selection: SelectionRecord, weight: float, config: PoliciesConfig) -> tuple[int, ...]:
-    """Returns the cycles of the members that λ = ``weight`` takes, by what selection found."""
-    chosen = select(selection.means, selection.divergence_MM, config.selection.members, weight, selection.tolerance)
+def swept_members(selection: SelectionRecord, weight: float) -> tuple[int, ...]:
+    """Returns the cycles of the members that λ = ``weight`` takes, by what selection found and was asked for."""
+    chosen = select(selection.means, selection.divergence_MM, selection.wanted, weight, selection.tolerance)
     return tuple(selection.cycles[place] for place in chosen.members)
 
 

@@ -50,6 +50,8 @@ class SelectionRecord:
         steps: steps of the environment that selection took.
         episodes: the seed of its first episode, and that after its last one.
         temperature: of the ensembles, see :class:`~ziggurat.policies.config.EnsembleConfig`.
+        size: m, how many members were asked for; fewer are chosen where fewer are good enough. 0 in a file of an
+            earlier version, which did not store it.
     """
 
     cycles: tuple[int, ...]
@@ -61,10 +63,16 @@ class SelectionRecord:
     steps: int
     episodes: tuple[int, int]
     temperature: float
+    size: int = 0
 
     @property
     def ensemble(self) -> Candidate:
         return self.candidates[self.chosen]
+
+    @property
+    def wanted(self) -> int:
+        """How many members were asked for, or as many as were chosen where that is not stored."""
+        return self.size or len(self.ensemble.members)
 
     @property
     def means(self) -> list[float]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,9 +104,10 @@ def train(
         agent = make_agent(config.algorithm, config.task, envs, config.training.rate, config.training.seed)
         with locked_folder(folder, "training policies"):
             if (folder / run_folder.MARKER).is_file():
-                _check_same(folder, config)
+                known = run_folder.read_config(folder)
+                _check_same(folder, known, config)
+                _tell_of_selection(folder, known, config, progress)
             run_folder.write_config(folder, config)
-            _tell_of_cuts(config, envs, progress)
             return _Training(config, folder, agent, progress, stop).run()
     finally:
         envs.close()
@@ -133,6 +134,8 @@ class _Training:
             seconds, self._episodes = record.seconds, list(record.episodes)
         points = save_points(training)
         steps, caught = int(agent.num_timesteps), None
+        if steps < training.steps:
+            _tell_of_cuts(self._config, agent.get_env(), self._progress)
         self._progress.start("train", training.steps, "steps")
         for number, point in enumerate(points):
             if point <= steps:  # told by steps, as an earlier version had other points
@@ -222,14 +225,31 @@ def _tell_of_cuts(config: PoliciesConfig, envs: VecEnv, progress: Progress) -> N
     )
 
 
-def _check_same(folder: Path, config: PoliciesConfig) -> None:
+def _check_same(folder: Path, known: PoliciesConfig, config: PoliciesConfig) -> None:
     """Refuses to continue a run of another task, algorithm or training; the other sections may change."""
-    known = run_folder.read_config(folder)
-    for section in ("task", "algorithm", "training"):
-        mine, theirs = (getattr(each, section).model_dump(mode="json") for each in (config, known))
+    for name, theirs, mine in _differences(known, config, ("task", "algorithm", "training")):
+        raise RunFolderError(
+            f"{folder}: was trained with {name} {theirs!r}, the config has {mine!r}",
+            "name another folder with --run, or restore the config",
+        )
+
+
+def _tell_of_selection(folder: Path, known: PoliciesConfig, config: PoliciesConfig, progress: Progress) -> None:
+    """Notes if members were chosen with other settings than the config has now; they stay chosen."""
+    if (folder / run_folder.SELECTION_FILE).exists():
+        for name, theirs, mine in _differences(known, config, ("selection", "ensemble")):
+            progress.note(
+                f"{folder}: members were chosen with {name} {theirs!r}, the config has {mine!r}; they stay chosen "
+                f"until `ziggurat policies select {folder}` chooses anew"
+            )
+
+
+def _differences(
+    known: PoliciesConfig, config: PoliciesConfig, sections: Sequence[str]
+) -> Iterator[tuple[str, object, object]]:
+    """Yields the name of each key whose value changed, with the value before and now."""
+    for section in sections:
+        theirs, mine = (getattr(each, section).model_dump(mode="json") for each in (known, config))
         for key in dict.fromkeys((*mine, *theirs)):
             if mine.get(key) != theirs.get(key):
-                raise RunFolderError(
-                    f"{folder}: was trained with {section}.{key} {theirs.get(key)!r}, the config has {mine.get(key)!r}",
-                    "name another folder with --run, or restore the config",
-                )
+                yield f"{section}.{key}", theirs.get(key), mine.get(key)
