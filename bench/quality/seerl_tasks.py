@@ -58,7 +58,7 @@ class Task:
                 "save_every": -(-self.steps // CYCLES),
                 "seed": seed,
             },
-            "selection": {"members": MEMBERS, "diversity": (1.0,), "episodes": episodes},
+            "selection": {"members": min(MEMBERS, cycles), "diversity": (1.0,), "episodes": episodes},
             "evaluation": {"episodes": episodes, "sweep": WEIGHTS if schedule == "cyclical" else ()},
         }
 

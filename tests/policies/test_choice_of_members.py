@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("stable_baselines3")
@@ -16,10 +17,12 @@ from ziggurat.core.progress import Silent
 from ziggurat.core.sealed import write_sealed_json
 from ziggurat.policies import run_folder
 from ziggurat.policies.agents import play as playing
+from ziggurat.policies.agents.member import Member
 from ziggurat.policies.choosing import choose
 from ziggurat.policies.config import PoliciesConfig
 from ziggurat.policies.judging import judge, read_selection
 from ziggurat.policies.training import train
+from ziggurat.report.policies.page import write_policies
 
 FOUR = (SURE, ALIKE, UNSURE, BAD)
 
@@ -117,3 +120,43 @@ def test_a_choice_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     write_sealed_json(folder / run_folder.SELECTION_FILE, {"version": run_folder.VERSION, **values})
     assert read_selection(folder) == replace(found, size=0)
     assert {len(each.members) for each in judge(folder).sweep} == {3}
+
+
+def test_divergences_have_equal_shares_of_all_episodes(four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last snapshot's episodes are shorter than its share."""
+    seen: list[np.ndarray] = []
+    played: list[set[bytes]] = []
+    act, play = Member.actions, playing.play
+
+    def watched_actions(self: Member, observations: np.ndarray) -> Any:
+        seen.append(observations)
+        return act(self, observations)
+
+    def watched_play(*arguments: Any, **rest: Any) -> Any:
+        found = play(*arguments, **rest)
+        if found.observations is not None:
+            played.append({each.tobytes() for each in found.observations})
+            seen.clear()
+        return found
+
+    monkeypatch.setattr(Member, "actions", watched_actions)
+    monkeypatch.setattr(playing, "play", watched_play)
+    found = choose(four, changed(four, selection={"states": 200}))
+    share = int(sum(found.returns[3]))  # a reward for each step
+    assert share < 200 / 4
+    states = seen[0]  # after all snapshots have played
+    assert all((each == states).all() for each in seen[:4])
+    assert len(states) == 4 * share
+    for number, episodes in enumerate(played):
+        assert {each.tobytes() for each in states[number * share :][:share]} <= episodes
+
+
+def test_a_run_without_a_sweep_is_drawn(four: Path) -> None:
+    choose(four)
+    judge(four, changed(four, evaluation={"sweep": (0.0, 1.0)}))
+    with_sweep = write_policies(four).read_text(encoding="utf-8")
+    assert judge(four, changed(four, evaluation={"sweep": ()})).sweep == ()
+    without = write_policies(four).read_text(encoding="utf-8")
+    assert "Return over the diversity of the members" in without
+    assert "Return over λ" in with_sweep
+    assert "Return over λ" not in without

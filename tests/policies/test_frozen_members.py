@@ -65,3 +65,15 @@ def test_members_keep_weights_and_statistics_and_training_does_not_notice(algori
     alone, _, _ = learned(False)
     mine, theirs = agent.policy.state_dict(), alone.policy.state_dict()
     assert all(mine[name].numpy().tobytes() == theirs[name].numpy().tobytes() for name in mine)
+
+
+def test_a_callback_serves_a_second_training() -> None:
+    taken: list[tuple[int, int]] = []
+    callback = SnapshotCallback(80, 2, None, lambda cycle, agent: taken.append((cycle, agent.num_timesteps)))
+    agent = A2C("MlpPolicy", "CartPole-v1", n_steps=8, seed=0, device="cpu", policy_kwargs={"net_arch": [4]})
+    agent.learn(40, callback=callback)
+    assert taken == [(1, 40)]
+    agent.learn(40, callback=callback, reset_num_timesteps=False)  # it goes on
+    assert taken == [(1, 40), (2, 80)]
+    agent.learn(80, callback=callback)  # it begins anew
+    assert taken == [(1, 40), (2, 80)] * 2

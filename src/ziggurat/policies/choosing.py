@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import locked_folder
@@ -36,8 +37,8 @@ def choose(
     """Chooses members and rule, and writes ``selection.json``.
 
     All snapshots play the same episodes. Divergences are computed on states of these, in equal shares from each
-    snapshot. For each λ the best subset is played with each rule, and the ensemble with the greatest mean return is
-    taken, the first of equal ones.
+    snapshot: at most as many as the one with the shortest episodes has. For each λ the best subset is played with each
+    rule, and the ensemble with the greatest mean return is taken, the first of equal ones.
 
     Args:
         folder: the run.
@@ -61,7 +62,7 @@ def choose(
         rules = rules_of(config, members[0].action_space)
         seeds = range(config.selection.first_seed, config.selection.first_seed + config.selection.episodes)
         played = _alone(config, members, rules[0], seeds, progress)
-        states = np.concatenate([each.observations for each in played if each.observations is not None])
+        states = _equal_shares([each.observations for each in played if each.observations is not None])
         divergence_MM = divergence_matrix([member.actions(states) for member in members])
         means = [float(np.mean(each.returns)) for each in played]
         tolerance = config.selection.tolerance * (max(means) - min(means))
@@ -106,6 +107,13 @@ def _alone(
         progress.advance(number + 1, **{"return": f"{np.mean(played[-1].returns):.4g}"})
     progress.finish()
     return played
+
+
+def _equal_shares(states: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Returns as many states of each snapshot as the one with the fewest has, in one array."""
+    share = min(map(len, states))
+    draw = np.random.default_rng(0)
+    return np.concatenate([each[draw.permutation(len(each))[:share]] for each in states])
 
 
 def _together(

@@ -221,7 +221,13 @@ class EvaluationConfig(Config):
     first_seed: int = Field(default=2_000_000, ge=0, lt=2**31)
     """Seed of the first episode; the next ones have the following numbers."""
     sweep: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
-    """Values of λ whose ensembles are played as well, to be drawn; none of them is chosen."""
+    """Values of λ whose ensembles are played as well, to be drawn; none of them is chosen. They are sorted, without
+    repetitions."""
+
+    @pydantic.field_validator("sweep")
+    @classmethod
+    def _rises(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(sorted(set(value)))
 
 
 class PoliciesConfig(Config):
@@ -234,6 +240,16 @@ class PoliciesConfig(Config):
     selection: SelectionConfig = SelectionConfig()
     ensemble: EnsembleConfig = EnsembleConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    @pydantic.model_validator(mode="after")
+    def _snapshots_are_enough(self) -> PoliciesConfig:
+        members, cycles = self.selection.members, self.training.cycles
+        if members > cycles:
+            raise ValueError(
+                f"selection.members: {members} of the snapshots of {cycles} cycles; give {cycles} or fewer, or more "
+                "training.cycles"
+            )
+        return self
 
     @pydantic.model_validator(mode="after")
     def _seeds_are_apart(self) -> PoliciesConfig:

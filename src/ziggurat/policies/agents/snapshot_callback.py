@@ -21,6 +21,8 @@ class SnapshotCallback(BaseCallback):
         callback = SnapshotCallback(steps, cycles, CyclicalRate(3e-4, steps, cycles).rate, keep)
         PPO("MlpPolicy", env).learn(steps, callback=callback)
 
+    It may serve one training after another, each of which begins with the first cycle.
+
     Args:
         steps: T, the steps of the whole training, of all environments together.
         cycles: M.
@@ -43,8 +45,9 @@ class SnapshotCallback(BaseCallback):
     def _on_training_start(self) -> None:
         agent = self.model
         self._rollout_start = agent.num_timesteps
-        if self._next is None:  # of a training that goes on, cycles that ended before have their snapshots
-            self._next = sum(end <= agent.num_timesteps for end in self._ends)
+        # Of a training that goes on, cycles that ended before have their snapshots; another training begins at none.
+        ended = sum(end <= agent.num_timesteps for end in self._ends)
+        self._next = ended if self._next is None else min(self._next, ended)
         if self._rate is not None:
             agent.lr_schedule = self._scheduled(self._rate)
 

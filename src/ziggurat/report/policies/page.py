@@ -177,17 +177,21 @@ def _evaluation(evaluation: EvaluationRecord) -> Html:
 
 
 def _diversity(evaluation: EvaluationRecord) -> Html:
-    weight = figure(
-        "Each λ chooses its own members; nothing was chosen by these returns.",
-        drawings.score_over_weight(evaluation),
-        caption="Return over λ, the weight of diversity",
-    )
-    diversity = figure(
-        "A dot is an ensemble of the sweep; orange the chosen one.",
-        drawings.score_over_diversity(evaluation),
-        caption="Return over the diversity of the members",
-    )
-    return section("diversity", "Diversity", el("div", weight, diversity, cls="figures"))
+    figures = [
+        figure(
+            "A dot is an ensemble of the sweep; orange the chosen one.",
+            drawings.score_over_diversity(evaluation),
+            caption="Return over the diversity of the members",
+        )
+    ]
+    if evaluation.weights:
+        weight = figure(
+            "Each λ chooses its own members; nothing was chosen by these returns.",
+            drawings.score_over_weight(evaluation),
+            caption="Return over λ, the weight of diversity",
+        )
+        figures.insert(0, weight)
+    return section("diversity", "Diversity", el("div", *figures, cls="figures"))
 
 
 def _film(film: Film) -> Html:
