@@ -36,9 +36,11 @@ from bench.resumable_cases import ResumableCases, kept_in_repository, measure_in
 from ziggurat.policies.scores import interquartile_interval, paired_difference, performance_profile
 
 SEEDS, EPISODES, PROCESSES = 5, 20, 2
-MEASURED = "version 1"
+MEASURED = "version 2"
 """What the outcomes of a training mean; outcomes of another version are measured again."""
 CONTESTANTS = ("ensemble", "last", "best", "plain", "plain_snapshots", "independent")
+CHOOSING = ("ensemble", "plain_snapshots", "independent")
+"""Contestants that choose in the selection's episodes, in the order of the trainings."""
 LEVELS = (0.25, 0.5, 0.75, 0.9)
 """Scores at which the performance profiles are tabulated."""
 
@@ -49,7 +51,7 @@ def run(context: Context) -> Result:
     tasks, seeds, episodes = (QUICK, 1, 3) if context.quick else (TASKS, SEEDS, EPISODES)
     names = [task.name for task in tasks]
     with ExitStack() as stack:
-        folder = context.cache / "seerl"
+        folder = context.cache / f"seerl-{MEASURED.replace(' ', '-')}"  # trainings that go on have these settings
         if context.quick:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=context.cache, prefix="seerl-")))
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,10 +71,21 @@ def run(context: Context) -> Result:
         "clipped in training; a lost life ends no episode. MuJoCo: observations and rewards standardised by running "
         "statistics",
         *(f"{task.name}: {task.env}, {task.steps:,} steps" for task in tasks),
-        "the selection's episodes are not counted as samples; they train nothing",
+        f"all trainings begin new episodes after each {CYCLES}th of the steps of a whole one",
+        "the selection's episodes train nothing and are not counted as samples; their steps are in the table, of the "
+        "contestants that choose members or a rule in them. Last and plain choose nothing",
         resumable.commits,
     )
-    header = ("task", "seed", *CONTESTANTS, "random", "rule", "members")
+    header = (
+        "task",
+        "seed",
+        *CONTESTANTS,
+        "random",
+        "rule",
+        "members",
+        "steps",
+        *(f"selection of {each}" for each in CHOOSING),
+    )
     return Result(tuple(figures), 0, seeds, notes, {}, (header, *_lines(found, names, seeds)))
 
 
@@ -174,7 +187,10 @@ def _lines(found: Found, tasks: Sequence[str], seeds: int) -> list[tuple[str, ..
             own = found[task, seed, "seerl"]
             means = contestants(found, task, seed)
             shown = (f"{each:.4g}" for each in (*means.values(), own["random"]))
-            lines.append((task, str(seed), *shown, own["rule"], " ".join(map(str, own["members"]))))
+            steps = (
+                f"{each:,}" for each in (own["steps"], *(found[task, seed, method]["selection"] for method in METHODS))
+            )
+            lines.append((task, str(seed), *shown, own["rule"], " ".join(map(str, own["members"])), *steps))
     return lines
 
 

@@ -91,7 +91,8 @@ def trained(folder: Path, name: str, seed: int, method: str, episodes: int, quic
     """Trains and judges one contestant; a training that was interrupted goes on.
 
     Returns:
-        The mean return of each policy or ensemble of it in the evaluation's episodes; for ``seerl`` also those of the
+        The mean return of each policy or ensemble of it in the evaluation's episodes, with the steps of its training
+        and those of the episodes that chose members or rules; for ``seerl`` also those of the
         ensembles that each λ takes, with the divergences of their members.
     """
     import torch
@@ -115,10 +116,11 @@ def _one(run: Path, task: Task, seed: int, method: str, episodes: int) -> Outcom
     schedule = "cyclical" if method == "seerl" else "constant"
     settings = PoliciesConfig.model_validate(task.config(seed, schedule, task.steps, CYCLES, episodes))
     steps = train(settings, run).steps
-    choose(run)
+    selection = choose(run)
     judged = judge(run)
     found: Outcome = {
         "steps": steps,
+        "selection": selection.steps,
         "last": judged.last.mean,
         "best": judged.best_snapshot.mean,
         "ensemble": judged.ensemble.mean,
@@ -160,14 +162,18 @@ def _independent(run: Path, task: Task, seed: int, episodes: int) -> Outcome:
     chooses = range(config.selection.first_seed, config.selection.first_seed + episodes)
     judges = range(config.evaluation.first_seed, config.evaluation.first_seed + episodes)
 
-    def mean(policies: Sequence[Member], rule: Any, seeds: range) -> float:
-        return float(np.mean(play(config.task, EnsemblePolicy(policies, rule).act, seeds).returns))
+    def played(policies: Sequence[Member], rule: Any, seeds: range) -> tuple[float, int]:
+        found = play(config.task, EnsemblePolicy(policies, rule).act, seeds)
+        return float(np.mean(found.returns)), found.steps
 
-    chosen = max(rules, key=lambda rule: mean(members, rule, chooses))
-    best = max(members, key=lambda member: mean([member], rules[0], chooses))
+    together = {rule: played(members, rule, chooses) for rule in rules}
+    alone = [played([member], rules[0], chooses) for member in members]
+    chosen = max(rules, key=lambda rule: together[rule][0])
+    best = members[int(np.argmax([mean for mean, _ in alone]))]
     return {
         "steps": steps,
-        "best": mean([best], rules[0], judges),
-        "ensemble": mean(members, chosen, judges),
+        "selection": sum(each for _, each in (*together.values(), *alone)),
+        "best": played([best], rules[0], judges)[0],
+        "ensemble": played(members, chosen, judges)[0],
         "rule": chosen,
     }
