@@ -56,6 +56,8 @@ def test_the_best_are_chosen_and_with_a_large_weight_the_most_different() -> Non
     assert choose_proposers(policies, found, 2, 0.0, 1.0).members == (0, 1)
     assert choose_proposers(policies, found, 2, 1e6, 1.0).members == (0, 2)
     assert choose_proposers(policies, found, 2, 1e6, 0.5).members == (0, 1)  # the last one is not good enough
+    # Unless told otherwise, as many are chosen as were asked for: costs, not returns, decide whose placement is taken.
+    assert choose_proposers(policies, found, 3).members == (0, 1, 2)
     assert mean_ratio([greedy(task) for task in found], found) == 1.0
 
 

@@ -10,7 +10,7 @@ import torch
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Silent
-from ziggurat.planning.autoshard.learned import learned_costs, learned_policies, learned_policy
+from ziggurat.planning.autoshard.learned import learned_costs, learned_policies, learned_policy, proposer_path
 from ziggurat.planning.autoshard.pool import table_pool
 from ziggurat.training.placement import kernel_benchmark as kernels
 from ziggurat.training.placement import policy_training
@@ -72,6 +72,13 @@ def test_snapshots_of_rounds_propose_together(tmp_path: Path, monkeypatch: pytes
     assert any((found[0].weights[name] != weight).any() for name, weight in found[1].weights.items())
     with pytest.raises(ConfigError, match=r"lacks proposer-3\.safetensors"):
         learned_policies(tmp_path, 3)
+    for number in (3, 4):  # of a choice of more
+        found[0].save(proposer_path(tmp_path, number))
+    assert len(learned_policies(tmp_path, 4)) == 4
+    train_policy(tmp_path, CPU, 2, pool=POOL, proposers=2)
+    assert sorted(each.name for each in tmp_path.glob("proposer-*")) == [
+        f"proposer-{number}.{kind}" for number in (1, 2) for kind in ("json", "safetensors")
+    ]
     (tmp_path / policy_training.SNAPSHOTS / "round-01.safetensors").unlink()
     with pytest.raises(ConfigError, match="trained without snapshots"):
         train_policy(tmp_path, CPU, 2, pool=POOL, proposers=2)

@@ -16,6 +16,14 @@ from ziggurat.planning.autoshard.task import Floats, Ints, Task, greedy
 from ziggurat.policies.actions import Categorical, divergence_matrix
 from ziggurat.policies.selection import Selection, select
 
+CHOOSING_TASKS = 20
+"""Tasks on which proposers are chosen."""
+DIVERSITY = 1.0
+"""λ of that choice."""
+TOLERANCE = 1.0
+"""δ of that choice, as a share of the range of the returns: all take part, so that as many are chosen as were asked
+for. A proposer that is worse than others costs little, as the costs take the best placement of all."""
+
 
 def proposals(policies: Sequence[Policy], task: Task, rollouts: int, draw: np.random.Generator) -> list[Ints]:
     """Returns placements: the likeliest one of each policy, then drawn ones, in equal shares of each policy.
@@ -35,7 +43,11 @@ def proposals(policies: Sequence[Policy], task: Task, rollouts: int, draw: np.ra
 
 
 def choose_proposers(
-    policies: Sequence[Policy], tasks: Sequence[Task], size: int, diversity: float, tolerance: float
+    policies: Sequence[Policy],
+    tasks: Sequence[Task],
+    size: int,
+    diversity: float = DIVERSITY,
+    tolerance: float = TOLERANCE,
 ) -> Selection:
     """Chooses policies that propose together.
 

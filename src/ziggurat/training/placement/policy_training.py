@@ -26,7 +26,7 @@ from ziggurat.planning.autoshard.learning import (
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.policy import LR, Learner, Policy
 from ziggurat.planning.autoshard.pool import PoolTable, table_pool, train_test_halves
-from ziggurat.planning.autoshard.proposers import choose_proposers
+from ziggurat.planning.autoshard.proposers import CHOOSING_TASKS, choose_proposers
 from ziggurat.planning.autoshard.refinement import device_parts
 from ziggurat.planning.problem import Problem
 from ziggurat.policies.schedule import CyclicalRate
@@ -50,10 +50,6 @@ UPDATES = 50
 """Updates of the policy per round, each on ten tasks with ten episodes per task."""
 SNAPSHOTS = "snapshots"
 """The folder of the policies after each round, kept if several propose."""
-CHOOSING_TASKS = 20
-"""Tasks on which proposers are chosen."""
-DIVERSITY = 1.0
-"""λ of that choice."""
 
 
 def train_policy(
@@ -128,11 +124,16 @@ def train_policy(
 def _choose_proposers(
     folder: Path, snapshots: Sequence[Path], network: CostNetwork, tables: Sequence[PoolTable], proposers: int
 ) -> None:
-    """Chooses snapshots on tasks that nothing was trained on, and writes them as proposers."""
+    """Chooses snapshots on tasks that nothing was trained on, and writes them in place of earlier proposers."""
     random = np.random.default_rng([0, 2])
     tasks = [draw_task(tables, random).task(network) for _ in range(CHOOSING_TASKS)]
     policies = [Policy.load(path) for path in snapshots]
-    chosen = choose_proposers(policies, tasks, proposers, DIVERSITY, tolerance=1.0)
+    chosen = choose_proposers(policies, tasks, proposers)
+    stale = len(chosen.members) + 1
+    while (path := proposer_path(folder, stale)).is_file():
+        path.unlink()
+        path.with_suffix(".json").unlink(missing_ok=True)
+        stale += 1
     for number, place in enumerate(chosen.members, 1):
         policies[place].save(proposer_path(folder, number))
 
