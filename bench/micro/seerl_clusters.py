@@ -2,12 +2,13 @@
 
 The policy is that of ``ziggurat search pipelines``, which draws the cluster of each column and is rewarded by the best
 cross-validated score of the pipelines that the clusters got. ``last`` has a constant rate, and its last policy decides,
-as the product does by default. The others have the cyclical rate, and the snapshots at the ends of its cycles decide
-together by one of the rules for discrete actions: ``vote``, ``add`` or ``multiply``.
+as the product does by default. The others have the cyclical rate. Of ``cyclical_last`` the last policy decides alone,
+which tells what the rate gains from what an ensemble gains. Of the others the snapshots at the ends of the cycles
+decide together by one of the rules for discrete actions: ``vote``, ``add`` or ``multiply``.
 
 The first task has a known optimum: columns of planted groups, where an assignment's reward is the share of pairs of
 columns that it puts together or apart as the groups do. The others are real tables with a logistic regression. A lead
-is the contestant's figure less that of ``last``, seed by seed.
+is the contestant's figure less that of ``last``, seed by seed, or for ``over_rate`` less that of ``cyclical_last``.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ from ziggurat.search.pipelines.search import search_pipelines
 from ziggurat.search.pipelines.table import Ints
 
 CYCLES = 4
-LAST = "last"
+LAST, CYCLICAL = "last", "cyclical_last"
 ENSEMBLES: tuple[DiscreteRule, ...] = get_args(DiscreteRule)
 POLICIES: Mapping[str, PolicyConfig] = {
     LAST: PolicyConfig(),
+    CYCLICAL: PolicyConfig(cycles=CYCLES, members=1),
     **{rule: PolicyConfig(cycles=CYCLES, rule=rule) for rule in ENSEMBLES},
 }
+COMPARED = (("lead", LAST, (CYCLICAL, *ENSEMBLES)), ("over_rate", CYCLICAL, ENSEMBLES))
+"""Leads by their names, before whom, and whose."""
 SEEDS, QUICK_SEEDS = 10, 1
 BUDGET, QUICK_BUDGET = 60, 12
 PLANTED = "planted"
@@ -141,16 +145,19 @@ def _figures(found: Mapping[str, Sequence[Found]]) -> list[Figure]:
         Figure(f"{PLANTED} {name}.agreement", "", _samples(found[PLANTED], name, "agreement"), statistic="mean")
         for name in POLICIES
     ]
-    for name in ENSEMBLES:
-        lead = _lead(found[PLANTED], name, "agreement")
-        figures.append(Figure(f"{PLANTED} {name}.lead", "", lead, "before last, a seed each", statistic="mean"))
+    for kind, behind, names in COMPARED:
+        for name in names:
+            lead = _lead(found[PLANTED], name, behind, "agreement")
+            note = f"before {behind}, a seed each"
+            figures.append(Figure(f"{PLANTED} {name}.{kind}", "", lead, note, statistic="mean"))
     real = [each for name, each in found.items() if name != PLANTED]
     for figure in ("searched", "fresh", "test"):
-        for name in ENSEMBLES:
-            leads = [_lead(each, name, figure) for each in real]
-            by_seed = tuple(float(np.mean(each)) for each in zip(*leads, strict=True))
-            note = "before last, the mean over the tables, a seed each"
-            figures.append(Figure(f"tables {name}.{figure}_lead", "", by_seed, note, statistic="mean"))
+        for kind, behind, names in COMPARED:
+            for name in names:
+                leads = [_lead(each, name, behind, figure) for each in real]
+                by_seed = tuple(float(np.mean(each)) for each in zip(*leads, strict=True))
+                note = f"before {behind}, the mean over the tables, a seed each"
+                figures.append(Figure(f"tables {name}.{figure}_{kind}", "", by_seed, note, statistic="mean"))
     return figures
 
 
@@ -158,8 +165,8 @@ def _samples(seeds: Sequence[Found], name: str, figure: str) -> tuple[float, ...
     return tuple(each[name][figure] for each in seeds)
 
 
-def _lead(seeds: Sequence[Found], name: str, figure: str) -> tuple[float, ...]:
-    return tuple(each[name][figure] - each[LAST][figure] for each in seeds)
+def _lead(seeds: Sequence[Found], name: str, behind: str, figure: str) -> tuple[float, ...]:
+    return tuple(each[name][figure] - each[behind][figure] for each in seeds)
 
 
 def _notes(seeds: int, budget: int, episodes: int) -> tuple[str, ...]:

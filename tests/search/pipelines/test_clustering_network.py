@@ -137,10 +137,15 @@ def test_snapshots_of_cycles_vote() -> None:
             found.append(policy.probabilities())
     together = np.stack(found)  # the last one is the policy now, which has one vote
     assert len({each.argmax(axis=1).tobytes() for each in found}) > 1  # they do not agree
-    for column, cluster in enumerate(policy.likeliest()):
-        votes = np.bincount(together[:, column].argmax(axis=1), minlength=3)
-        most = np.flatnonzero(votes == votes.max())
-        assert cluster == max(most, key=lambda each: together[:, column, each].sum())
+    for members, voting in ((None, together), (2, together[-2:])):
+        policy.config = config.model_copy(update={"members": members})
+        for column, cluster in enumerate(policy.likeliest()):
+            votes = np.bincount(voting[:, column].argmax(axis=1), minlength=3)
+            most = np.flatnonzero(votes == votes.max())
+            assert cluster == max(most, key=lambda each: voting[:, column, each].sum())
+    policy.learn(policy.draw(), 5.0)
+    policy.config = config.model_copy(update={"members": 1})
+    assert policy.likeliest().tolist() == policy.probabilities().argmax(axis=1).tolist()
 
 
 def test_a_step_has_the_gradient_of_all_four_parts_of_the_loss() -> None:

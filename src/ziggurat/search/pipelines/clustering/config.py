@@ -28,6 +28,9 @@ class PolicyConfig(Config):
     cycles: int = pydantic.Field(default=1, ge=1)
     """Cycles of the step size, at whose ends snapshots of the policy are kept. 1: the step size is constant and the
     last policy decides alone, which was ahead of an ensemble in trials."""
+    members: int | None = pydantic.Field(default=None, ge=1)
+    """How many decide together: the policy as it is, and the latest snapshots before; default: all. 1: the last policy
+    decides alone, however the step size went."""
     rule: DiscreteRule = "vote"
     """How the snapshots decide together which cluster a column is in."""
     momentum: float = pydantic.Field(default=0.8, ge=0.0, lt=1.0)

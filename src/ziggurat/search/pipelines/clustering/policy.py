@@ -68,10 +68,13 @@ class ClusterPolicy:
     def likeliest(self) -> Ints:
         """Returns the cluster of each column: by the policy now and its latest snapshots together, if it has some.
 
-        At the end of a cycle the policy now is its last snapshot, which is not counted twice.
+        At the end of a cycle the policy now is its last snapshot, which is not counted twice. These are as many as
+        ``config.members``, or all.
         """
         at_end = self._rate is not None and self._episodes and self._episodes % self._rate.length == 0
         members = self._snapshots if at_end else [*self._snapshots, torch.from_numpy(self.probabilities())]
+        if self.config.members is not None:
+            members = members[-self.config.members :]
         return discrete_action(self.config.rule, torch.stack(members).log().numpy()).astype(np.int64)
 
     def learn(self, assignment: Ints, reward: float) -> Episode:
