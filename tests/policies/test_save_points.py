@@ -54,13 +54,10 @@ def test_whole_episodes_are_played_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("max_steps", "training", "note"),
     [
-        (
-            30,
-            {"save_every": 100},
-            r"training\.save_every: 100 steps in 4 .* 30 steps, .* makes 25 .* a greater training",
-        ),
+        (30, {"save_every": 100}, r"100 steps .* in 4 .* 30 steps, .* makes 25 .* divides the 200 steps of a cycle"),
         (25, {"save_every": 100}, ""),
-        (51, {}, r"a cycle of 200 steps in 4 environments .* 51 steps, .* makes 50 .* fewer cycles"),
+        (25, {"save_every": 150}, r"50 steps .* makes 12 "),  # what is left of a cycle
+        (51, {}, r"200 steps .* in 4 environments.* 51 steps, .* makes 50 .* fewer cycles"),
         (None, {}, "an episode may take 200 steps"),  # as the environment is registered
         (None, {"steps": 1600}, ""),
     ],

@@ -212,16 +212,17 @@ def _tell_of_cuts(config: PoliciesConfig, envs: VecEnv, progress: Progress) -> N
     longest: int | None = config.task.max_steps
     if longest is None:
         longest = envs.get_attr("spec", 0)[0].max_episode_steps  # of Atari games none is known
-    cycle = -(-training.steps // training.cycles)
-    steps = min(training.save_every or cycle, cycle)
+    steps = min(np.diff([0, *save_points(training)]).tolist())
     if longest is None or steps >= longest * training.environments:
         return
-    cause, remedy = f"training.save_every: {steps:,} steps", "use a greater training.save_every or fewer environments"
-    if steps == cycle:
-        cause, remedy = f"a cycle of {steps:,} steps", "use more steps, fewer cycles or fewer environments"
+    remedy = "use more steps, fewer cycles or fewer environments"
+    if training.save_every is not None:
+        cycle = cycle_ends(training.steps, training.cycles)[0]
+        remedy = f"use a greater training.save_every that divides the {cycle:,} steps of a cycle, or fewer environments"
+    each = steps // training.environments
     progress.note(
-        f"{cause} in {training.environments} environments cut episodes off: an episode may take {longest:,} steps, and "
-        f"each environment makes {steps // training.environments:,} before all begin new ones; {remedy}"
+        f"{steps:,} steps between two save points, in {training.environments} environments, cut episodes off: an "
+        f"episode may take {longest:,} steps, and each environment makes {each:,} before all begin new ones; {remedy}"
     )
 
 
