@@ -5,7 +5,7 @@ episodes and all random numbers are seeded anew from the run's seed and the numb
 after a save point depends on the saved state alone, whatever environment, and no state of an environment has to be
 stored. Rollouts never cross a save point, so that nothing is learned from an episode's cut as if it were its end. The
 price is that some episodes are not played to their end (docs/decisions/0065). So save points are as rare as may be: the
-ends of the cycles, unless the config asks for more (docs/decisions/0075).
+ends of the cycles, unless the config asks for more (docs/decisions/0076).
 """
 
 from __future__ import annotations
