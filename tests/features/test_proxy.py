@@ -20,6 +20,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder
 from ziggurat.features.matching import FittedTables, difference, match_rows
 from ziggurat.features.preparation.prepare import prepare
+from ziggurat.features.preparation.proxy import rows as rows_module
 from ziggurat.features.preparation.proxy import training
 from ziggurat.features.preparation.proxy.factorisation import NO_ROW, Factorisation, Rows, logit_coordinates
 from ziggurat.features.saved_transform import SavedTransform
@@ -139,8 +140,10 @@ def test_distances_are_changes_of_logits() -> None:
         for value in (1, 2)
     ]
     change = ((model.sums(swapped[0])[2] - model.sums(swapped[1])[2]) ** 2).mean()
-    vectors_ND = logit_coordinates(model, swapped[0], 1, 3)
+    (vectors_ND,) = logit_coordinates(model, [swapped[0]], [range(1, 3)])
     assert ((vectors_ND[0] - vectors_ND[1]) ** 2).sum() == pytest.approx(change, rel=1e-4)
+    divided = [swapped[0].slice(start, start + 200) for start in range(0, 500, 200)]
+    np.testing.assert_allclose(logit_coordinates(model, divided, [range(1, 3)])[0], vectors_ND, rtol=1e-5)
 
 
 def test_values_of_one_kind_share_rows(log: Path) -> None:
@@ -155,6 +158,28 @@ def test_values_of_one_kind_share_rows(log: Path) -> None:
     assert saved.map_bytes().keys() == {"user", "item"}
     statistics = Dataset(folder).statistics()
     assert statistics.tables["user"].accesses.sum() == statistics.rows["train"]
+
+
+@pytest.mark.parametrize("encoder", [LEARNED, CLUSTERED], ids=["a row each", "shared rows"])
+def test_all_training_rows_tell_what_a_table_is_worth(
+    log: Path, monkeypatch: pytest.MonkeyPatch, encoder: dict[str, Any]
+) -> None:
+    """The user is missing in the rows of the first pools, and decides the label of the others."""
+    random = np.random.default_rng(1)
+    late = random.integers(0, USERS, 3000)
+    items = [f"i{each}" for each in random.integers(0, ITEMS, 4000)]
+    clicks = [*random.integers(0, 2, 1000).tolist(), *(late % KINDS == 0).astype(int).tolist()]
+    columns = {"user": [None] * 1000 + late.tolist(), "item": items, "price": [0.5] * 4000, "click": clicks}
+    write_csv(log / "log.csv", columns)
+    monkeypatch.setattr(rows_module, "POOL_ROWS", 500)
+    saved = SavedTransform.open(_prepared(log, "data", _experiment(log, encoder)) / "encoders").encoder("user")
+    proxies = [training._finished(folder) for folder in training.cache_folder().iterdir()]
+    importance = next(each.importance for each in proxies if each is not None and "user" in each.importance)
+    assert importance["user"] > 10 * importance["item"] > 0
+    clusters = saved.transform(pa.array(np.arange(USERS))).reshape(USERS, -1)[:, 0]
+    ones = np.bincount(clusters[::KINDS], minlength=saved.rows)
+    others = np.bincount(np.delete(clusters, np.s_[::KINDS]), minlength=saved.rows)
+    assert np.minimum(ones, others).sum() <= 0.05 * USERS
 
 
 def test_the_map_does_not_depend_on_how_rows_are_divided(

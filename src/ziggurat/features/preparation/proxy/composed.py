@@ -22,8 +22,8 @@ from ziggurat.features.encoders.compressed.mapped import Parts
 from ziggurat.features.preparation.proxy.factorisation import (
     NO_ROW,
     Factorisation,
+    Floats,
     Ints,
-    Rows,
     logit_coordinates,
 )
 from ziggurat.features.preparation.proxy.rows import ProxyRows
@@ -75,12 +75,12 @@ class ComposedTable:
         rows_NC[shared] = np.stack([self._drawn(self.coded, shared, 0), self._drawn(self.hashed, shared, 1)], axis=1)
         return rows_NC
 
-    def cluster(self, model: Factorisation, pool: Rows, number: int, seed: int) -> None:
+    def cluster(self, model: Factorisation, coordinates_NE: Floats, number: int, seed: int) -> None:
         """Finds the codes of the model's values anew.
 
         Args:
             model: the proxy, which is changed.
-            pool: rows of data from which the coordinates of the logit follow.
+            coordinates_NE: the vectors of the values in the coordinates of the logit.
             number: how many clusterings there were, with this one.
             seed: seed of the clusters.
         """
@@ -88,11 +88,10 @@ class ComposedTable:
         shared = self.shared
         if not len(shared):
             return
-        coordinates_NE = logit_coordinates(model, pool, self.start, self.stop)[shared]
         vectors_NE = model.vectors(self.start + shared)
         weights_N = self.counts_N[shared]
         count = self.parts.coded[0]
-        codes_N = cluster(coordinates_NE, weights_N, count, seed + number)
+        codes_N = cluster(coordinates_NE[shared], weights_N, count, seed + number)
         model.start_anew(self.coded, centroids(vectors_NE, weights_N, codes_N, count))
         model.start_anew(self.hashed, np.zeros_like(model.weights_RE[self.hashed]))
         model.rows_VC[self.start + shared, 0] = self.coded.start + codes_N
@@ -114,7 +113,7 @@ def composed_model(
         dim: numbers of a vector.
         seed: seed of the first vectors.
     """
-    counts_V = _counts(rows)
+    counts_V = rows.lookups(TRAIN)
     rows_VC = np.full((len(rows.keys_V), 2), NO_ROW, np.int64)
     keys: list[UInt64Array] = []
     tables: list[ComposedTable] = []
@@ -140,13 +139,6 @@ def composed_model(
 
 def cluster_all(tables: Sequence[ComposedTable], model: Factorisation, rows: ProxyRows, number: int, seed: int) -> None:
     """Finds the codes of all these tables anew."""
-    pool = next(rows.pools(TRAIN))
-    for table in tables:
-        table.cluster(model, pool, number, seed)
-
-
-def _counts(rows: ProxyRows) -> Weights:
-    counts_V = np.zeros(len(rows.keys_V))
-    for pool in rows.pools(TRAIN):
-        counts_V += np.bincount(pool.inputs_L, minlength=len(counts_V))
-    return counts_V
+    coordinates = logit_coordinates(model, rows.pools(TRAIN), [range(table.start, table.stop) for table in tables])
+    for table, coordinates_NE in zip(tables, coordinates, strict=True):
+        table.cluster(model, coordinates_NE, number, seed)

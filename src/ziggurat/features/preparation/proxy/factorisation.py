@@ -5,12 +5,13 @@ and of the scalar products of each pair of their vectors. The optimizer is that 
 
 numpy sums in the order of the arrays on one thread, so that a training has the same bits for any number of threads.
 
-Shape legend: V inputs of the model, R rows of its weights, D numbers of a vector, E = D + 1, B rows of data, L
-looked-up inputs of these, C rows of weights of an input at most.
+Shape legend: T tables, V inputs of the model, R rows of its weights, D numbers of a vector, E = D + 1, B rows of data,
+L looked-up inputs of these, C rows of weights of an input at most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,8 +166,8 @@ class Factorisation:
         return rows_LC[has_LC], gradients_LE[np.nonzero(has_LC)[0]]
 
 
-def logit_coordinates(model: Factorisation, rows: Rows, start: int, stop: int) -> Floats:
-    """Returns the vectors of inputs ``start`` to ``stop - 1`` in coordinates whose distances are changes of logits.
+def logit_coordinates(model: Factorisation, pools: Iterable[Rows], tables: Sequence[range]) -> list[Floats]:
+    """Returns the vectors of each table's inputs in coordinates whose distances are changes of logits.
 
     Where input i takes the place of j in a row whose other vectors sum to s, the logit changes by
     ``(v_i - v_j) · s + w_i - w_j``. Its mean square over the rows is a quadratic form in the difference of ``(v, w)``,
@@ -174,20 +175,32 @@ def logit_coordinates(model: Factorisation, rows: Rows, start: int, stop: int) -
 
     Args:
         model: the trained model.
-        rows: rows to take the second moments of.
-        start, stop: the inputs.
+        pools: the rows to take the second moments of; each pool is read once.
+        tables: the inputs of each table.
     """
-    x_LE, sums_BE, _ = model.sums(rows)
-    mine = np.flatnonzero((rows.inputs_L >= start) & (rows.inputs_L < stop))
-    others_LE = (sums_BE[rows.owners[mine]] - x_LE[mine]).astype(np.float64)
-    others_LE[:, -1] = 1.0
-    others_LE *= rows.weights_L[mine][:, None]
-    moments_EE = others_LE.T @ others_LE / max(1, len(mine))
-    if not len(mine):
-        moments_EE = np.eye(model.weights_RE.shape[1])
+    width = model.weights_RE.shape[1]
+    moments_TEE, lookups_T = np.zeros((len(tables), width, width)), np.zeros(len(tables), np.int64)
+    for rows in pools:
+        x_LE, sums_BE, _ = model.sums(rows)
+        owners_L = rows.owners
+        for number, inputs in enumerate(tables):
+            mine = np.flatnonzero((rows.inputs_L >= inputs.start) & (rows.inputs_L < inputs.stop))
+            others_LE = (sums_BE[owners_L[mine]] - x_LE[mine]).astype(np.float64)
+            others_LE[:, -1] = 1.0
+            others_LE *= rows.weights_L[mine][:, None]
+            moments_TEE[number] += others_LE.T @ others_LE
+            lookups_T[number] += len(mine)
+    return [
+        _turned(model.vectors(np.arange(inputs.start, inputs.stop)), moments_EE / lookups if lookups else np.eye(width))
+        for inputs, moments_EE, lookups in zip(tables, moments_TEE, lookups_T.tolist(), strict=True)
+    ]
+
+
+def _turned(vectors_NE: Floats, moments_EE: npt.NDArray[np.float64]) -> Floats:
+    """Returns the vectors multiplied by the root of a matrix of second moments."""
     values_E, vectors_EE = np.linalg.eigh(moments_EE)
     root_EE = (vectors_EE * np.sqrt(np.maximum(values_E, 0))) @ vectors_EE.T
-    return (model.vectors(np.arange(start, stop)).astype(np.float64) @ root_EE).astype(np.float32)
+    return (vectors_NE.astype(np.float64) @ root_EE).astype(np.float32)
 
 
 def _sigmoid(logits_B: Floats) -> Floats:

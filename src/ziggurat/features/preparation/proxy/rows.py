@@ -116,6 +116,13 @@ class ProxyRows:
         """Returns the number of rows of a split."""
         return sum(int(np.count_nonzero(each == split)) for each in self.assignments)
 
+    def lookups(self, split: int) -> npt.NDArray[np.float64]:
+        """Returns how often each input occurs in the rows of a split, (V,)."""
+        counts_V = np.zeros(len(self.keys_V))
+        for pool in self.pools(split):
+            counts_V += np.bincount(pool.inputs_L, minlength=len(counts_V))
+        return counts_V
+
     def pools(self, split: int, random: np.random.Generator | None = None) -> Iterator[Rows]:
         """Yields the rows of a split in pools, in reading order; with ``random`` those of a pool are shuffled."""
         waiting: list[Rows] = []

@@ -35,18 +35,19 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.data.encoded.split import TRAIN, VALIDATION, Assignment
 from ziggurat.features.config import FeatureConfig
+from ziggurat.features.encoders.compressed.clusters import Weights
 from ziggurat.features.encoders.compressed.learned_hash import LearnedMapSettings
 from ziggurat.features.encoders.compressed.mapped import Parts
 from ziggurat.features.encoders.encoder import ProxySettings
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.preparation.proxy.composed import cluster_all, composed_model
-from ziggurat.features.preparation.proxy.factorisation import Factorisation, Floats, Rows, logit_coordinates
+from ziggurat.features.preparation.proxy.factorisation import Factorisation, Floats, logit_coordinates
 from ziggurat.features.preparation.proxy.learned import DAMAGED_PROXY, Learned
 from ziggurat.features.preparation.proxy.rows import ProxyRows
 from ziggurat.features.preparation_plan import Preparation, dataset_settings, fingerprint
 
-PROXY_VERSION = 1
+PROXY_VERSION = 2
 _STATE, _VECTORS = "state.json", "vectors.safetensors"
 _MOST_BYTES = 4 << 30
 _BATCH = (64, 8192)
@@ -221,13 +222,14 @@ def _loss(model: Factorisation, rows: ProxyRows, split: int, batch: int) -> floa
 
 
 def _save_vectors(folder: Path, model: Factorisation, rows: ProxyRows, losses: list[float]) -> Learned:
-    pool = next(rows.pools(TRAIN))
-    arrays = {name: logit_coordinates(model, pool, table.start, table.stop) for name, table in rows.tables.items()}
+    inputs = [range(table.start, table.stop) for table in rows.tables.values()]
+    arrays = dict(zip(rows.tables, logit_coordinates(model, rows.pools(TRAIN), inputs), strict=True))
     with atomic_file(folder / _VECTORS) as temporary:
         save_file(arrays, temporary)
     checksum = FileChecksum.of(folder / _VECTORS, DAMAGED_PROXY)
     digests = {name: table.digest for name, table in rows.tables.items()}
-    importance = {name: _spread(arrays[name], pool, table.start) for name, table in rows.tables.items()}
+    counts_V = rows.lookups(TRAIN)
+    importance = {name: _spread(arrays[name], counts_V[each.start : each.stop]) for name, each in rows.tables.items()}
     _State(losses, None, None, checksum, digests, importance).write(folder)
     for old in folder.glob("pass-*.safetensors"):
         old.unlink(missing_ok=True)
@@ -301,14 +303,12 @@ def _finished(folder: Path) -> Learned | None:
     return Learned(folder / _VECTORS, state.vectors, state.digests, state.losses, state.importance)
 
 
-def _spread(vectors_ND: Floats, pool: Rows, start: int) -> float:
+def _spread(vectors_ND: Floats, counts_N: Weights) -> float:
     """Returns the mean squared distance of looked-up vectors from their mean."""
-    mine = pool.inputs_L[(pool.inputs_L >= start) & (pool.inputs_L < start + len(vectors_ND))] - start
-    if not len(mine):
+    if not counts_N.any():
         return 0.0
-    counts = np.bincount(mine, minlength=len(vectors_ND)).astype(np.float64)
-    mean_D = counts @ vectors_ND / counts.sum()
-    return float(counts @ ((vectors_ND - mean_D) ** 2).sum(axis=1) / counts.sum())
+    mean_D = counts_N @ vectors_ND / counts_N.sum()
+    return float(counts_N @ ((vectors_ND - mean_D) ** 2).sum(axis=1) / counts_N.sum())
 
 
 def importance_of_tables(plan: Preparation, settings: ProxySettings) -> dict[str, float] | None:
