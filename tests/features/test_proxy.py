@@ -17,6 +17,7 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.files import locked_folder
 from ziggurat.core.progress import Silent
 from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.split import TEST, TRAIN, VALIDATION
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder
 from ziggurat.features.matching import FittedTables, difference, match_rows
 from ziggurat.features.preparation.prepare import prepare
@@ -180,6 +181,33 @@ def test_all_training_rows_tell_what_a_table_is_worth(
     ones = np.bincount(clusters[::KINDS], minlength=saved.rows)
     others = np.bincount(np.delete(clusters, np.s_[::KINDS]), minlength=saved.rows)
     assert np.minimum(ones, others).sum() <= 0.05 * USERS
+
+
+@pytest.mark.parametrize(("weight", "trials"), [(True, True), (False, True), (True, False)])
+def test_rows_weigh_by_their_weights_and_trials(
+    log: Path, monkeypatch: pytest.MonkeyPatch, weight: bool, trials: bool
+) -> None:
+    random = np.random.default_rng(3)
+    weights, shown = random.integers(0, 9, 800) * weight + (not weight), random.choice([0, 1, 1000], 800)
+    users = random.integers(0, USERS, 800)
+    clicks = random.binomial(shown, 0.5) if trials else random.integers(0, 2, 800)
+    columns = {"user": users, "item": users, "price": random.random(800), "click": clicks, "shown": shown, "w": weights}
+    write_csv(log / "log.csv", {name: column.tolist() for name, column in columns.items()})
+    soft = {"name": "rate", "kind": "soft", "positives": "click", "trials": "shown"}
+    read: list[Rows] = []
+    train = training._train
+
+    def training_of(numbered: rows_module.ProxyRows, *others: Any) -> Any:
+        read.extend(pool for split in (TRAIN, VALIDATION, TEST) for pool in numbered.pools(split))
+        return train(numbered, *others)
+
+    monkeypatch.setattr(training, "_train", training_of)
+    settings: dict[str, Any] = {"weight": "w"} if weight else {}
+    _prepared(log, "data", _experiment(log, labels=[soft if trials else {"name": "click"}], **settings))
+    found = np.concatenate([pool.importance_B for pool in read])
+    expected = weights * (shown if trials else 1)
+    assert read[0].importance_B.mean() == pytest.approx(1)
+    np.testing.assert_allclose(np.sort(found) * expected.sum() / found.sum(), np.sort(expected), rtol=1e-4)
 
 
 def test_the_map_does_not_depend_on_how_rows_are_divided(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.hashing import UInt64Array, hash_array, hash_integers
-from ziggurat.core.schema import WEIGHT_COLUMN, label_column
+from ziggurat.core.schema import WEIGHT_COLUMN, count_column, label_column
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.assemble import truncate
 from ziggurat.features.preparation.distinct_values import merge_values
@@ -57,6 +57,8 @@ class ProxyRows:
         edges: raw numeric column -> the number of its first input, and the edges of its buckets.
         keys_V: a key of each input, from which its initial vector follows.
         label: the label that is learned, with what it is shifted and divided by.
+        mean_weight: the mean weight of the training rows, by which weights are divided, so that their unit is no
+            matter.
     """
 
     plan: Preparation
@@ -66,6 +68,7 @@ class ProxyRows:
     edges: dict[str, tuple[int, npt.NDArray[np.float64]]]
     keys_V: UInt64Array
     label: tuple[str, float, float]
+    mean_weight: float
 
     @classmethod
     def number(
@@ -103,9 +106,9 @@ class ProxyRows:
             end += _BUCKETS + 1
         buckets = end - sum(len(each) for each in keys)
         keys.append(hash_integers(np.arange(buckets), len(tables)))
-        return cls(
-            plan, parts, assignments, tables, edges, np.concatenate(keys), _label(plan, parts, assignments, split)
-        )
+        label = _label(plan, parts, assignments, split)
+        mean = _mean_weight(plan, parts, assignments, split)
+        return cls(plan, parts, assignments, tables, edges, np.concatenate(keys), label, mean)
 
     @property
     def logistic(self) -> bool:
@@ -165,17 +168,13 @@ class ProxyRows:
         starts = np.searchsorted(owners[order], np.arange(len(rows)))
         name, shift, scale = self.label
         labels = (self.parts.target(part, label_column(name))[rows].astype(np.float64) - shift) / scale
-        importance = (
-            self.parts.target(part, WEIGHT_COLUMN)[rows].astype(np.float32)
-            if self.plan.targets.weight is not None
-            else np.ones(len(rows), np.float32)
-        )
+        weights_B = _weights(self.plan, self.parts, part)[rows] / self.mean_weight
         return Rows(
             np.concatenate(inputs)[order],
             np.concatenate(weights)[order],
             starts.astype(np.int64),
             labels.astype(np.float32),
-            importance,
+            weights_B.astype(np.float32),
         )
 
 
@@ -192,6 +191,25 @@ def _label(
         count, total, squares = count + len(values), total + values.sum(), squares + (values**2).sum()
     mean = total / max(count, 1)
     return label.name, mean, max(squares / max(count, 1) - mean**2, 0) ** 0.5 or 1.0
+
+
+def _weights(plan: Preparation, parts: StagedParts, part: int) -> npt.NDArray[np.float64]:
+    """Returns the weight of each row of a part for the first label: its own, times the label's trials."""
+    weights_B = np.ones(parts.rows[part])
+    if plan.targets.weight is not None:
+        weights_B *= parts.target(part, WEIGHT_COLUMN)
+    label = plan.targets.labels[0]
+    if label.trials is not None:
+        weights_B *= parts.target(part, count_column(label.name))
+    return weights_B
+
+
+def _mean_weight(plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment], split: int) -> float:
+    """Returns the mean weight of the rows of a split; 1 if all are 0, or there are none."""
+    total = sum(
+        float(_weights(plan, parts, part)[assignment == split].sum()) for part, assignment in enumerate(assignments)
+    )
+    return total / max(1, sum(int(np.count_nonzero(each == split)) for each in assignments)) or 1.0
 
 
 def _join(parts: Sequence[Rows]) -> Rows:

@@ -47,7 +47,7 @@ from ziggurat.features.preparation.proxy.learned import DAMAGED_PROXY, Learned
 from ziggurat.features.preparation.proxy.rows import ProxyRows
 from ziggurat.features.preparation_plan import Preparation, dataset_settings, fingerprint
 
-PROXY_VERSION = 2
+PROXY_VERSION = 3
 _STATE, _VECTORS = "state.json", "vectors.safetensors"
 _MOST_BYTES = 4 << 30
 _BATCH = (64, 8192)
