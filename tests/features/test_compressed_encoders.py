@@ -12,8 +12,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from bench.quality.compression.build import measure
-from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.features.compressed_rows import match_compressed
+from tests.features.compressed_kit import KINDS, planted
+from ziggurat.core.errors import DataError
 from ziggurat.features.encoders.compressed.clusters import (
     centroids,
     cluster,
@@ -28,23 +28,9 @@ from ziggurat.features.encoders.compressed.learned_hash import ClusteredCodesCon
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder
 from ziggurat.features.encoders.compressed.quotient_remainder import QuotientRemainderConfig, divisor
 from ziggurat.features.encoders.compressed.static_function import StaticFunction
-from ziggurat.features.encoders.encoder import EncoderSettings, ProxyVectors, ValueCounts
+from ziggurat.features.encoders.encoder import EncoderSettings, ValueCounts
 from ziggurat.features.encoders.files import load_encoder, save_encoder
 from ziggurat.features.encoders.round_trip import made_up_vectors
-
-KINDS = 5
-
-
-def planted(count: int, kind: str = "integer", seed: int = 0) -> tuple[ValueCounts, ProxyVectors, np.ndarray[Any, Any]]:
-    """Returns values of five kinds, with vectors that lie near those of their kind, and the kinds."""
-    random = np.random.default_rng(seed)
-    numbers = random.permutation(count) + 1000
-    values = pa.array(numbers) if kind == "integer" else pa.array([f"v{each}" for each in numbers])
-    kinds = numbers % KINDS
-    centres = np.random.default_rng(9).standard_normal((KINDS, 4)) * 5
-    vectors = (centres[kinds] + random.standard_normal((count, 4)) * 0.05).astype(np.float32)
-    counts = (1000 / (1 + np.argsort(np.argsort(numbers)))).astype(np.int64) + 1
-    return ValueCounts(values, counts), ProxyVectors(vectors), kinds
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1000])
@@ -235,53 +221,6 @@ def test_bands_divide_the_values() -> None:
     assert set(FrequencyBandConfig(first=10, hashed_rows=3).fit(counts).transform(pa.array(["new", "newer"]))) <= set(
         range(91, 94)
     )
-
-
-def test_a_refitted_map_keeps_the_rows_of_what_did_not_change() -> None:
-    counts, proxy, _ = planted(600)
-    config = LearnedHashConfig(rows=2 + 20 + KINDS, private_rows=20)
-    first, before = config.fit_with_proxy(counts, proxy)
-    turned = np.linalg.qr(np.random.default_rng(3).standard_normal((4, 4)))[0].astype(np.float32)
-    newer, noisy, later_kinds = planted(800, seed=5)
-    later = ProxyVectors(noisy.vectors_ND @ turned)  # another proxy has other coordinates
-    moved = np.flatnonzero(newer.values.to_numpy() == 1590)[0]
-    later.vectors_ND[moved] = later.vectors_ND[later_kinds == (later_kinds[moved] + 1) % KINDS].mean(axis=0)
-    second, after = config.fit_with_proxy(newer, later, first)
-    assert second.lineage == first.lineage
-    fresh, _ = config.fit_with_proxy(newer, later)
-    assert fresh.lineage != first.lineage
-    old = dict(zip(counts.values.to_pylist(), before.tolist(), strict=True))
-    new = dict(zip(newer.values.to_pylist(), after.tolist(), strict=True))
-    kept = [value for value in old if value in new and old[value] == new[value]]
-    assert new[1590] != old[1590]
-    assert len(kept) >= 575
-    assert second.drift["kept_values"] == len(kept) / len(old)
-    assert second.drift["new_values"] == 200 / 800
-    rows_R, note = match_compressed(first, second)
-    assert note is None
-    assert rows_R[second.parts.first_coded :].tolist() == list(range(first.parts.first_coded, first.rows))
-    voted, _ = match_compressed(first, fresh)
-    found = fresh.transform(newer.values)
-    shared = (found >= fresh.parts.first_coded) & np.isin(newer.values.to_numpy(), counts.values.to_numpy())
-    agreeing = voted[found[shared]] == first.transform(newer.values)[shared]
-    assert agreeing.mean() > 0.9  # the clusters of an unrelated fit are matched by their members
-
-
-def test_values_that_are_alone_in_their_clusters_stay_there() -> None:
-    counts, proxy, _ = planted(60)
-    config = LearnedHashConfig(rows=2 + 100, private_rows=0)
-    first, before = config.fit_with_proxy(counts, proxy)
-    turned_about = ValueCounts(counts.values, counts.counts[::-1].copy())
-    second, after = config.fit_with_proxy(turned_about, proxy, first)
-    assert after.tolist() == before.tolist()
-    assert second.drift["kept_values"] == 1.0
-
-
-def test_a_compact_map_cannot_be_continued() -> None:
-    counts, proxy, _ = planted(600)
-    compact, _ = LearnedHashConfig(rows=50, private_rows=10, map="compact").fit_with_proxy(counts, proxy)
-    with pytest.raises(ConfigError, match="a compact map, which does not know which values it has"):
-        LearnedHashConfig(rows=50, private_rows=10).fit_with_proxy(counts, proxy, compact)
 
 
 @pytest.mark.parametrize(

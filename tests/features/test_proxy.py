@@ -52,9 +52,11 @@ def log(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _experiment(log: Path, encoder: dict[str, Any] | None = None, **data: Any) -> Experiment:
+def _experiment(
+    log: Path, encoder: dict[str, Any] | None = None, user_type: str = "integer", **data: Any
+) -> Experiment:
     features = [
-        {"name": "user", "kind": "categorical", "type": "integer", "encoder": encoder or LEARNED},
+        {"name": "user", "kind": "categorical", "type": user_type, "encoder": encoder or LEARNED},
         {"name": "item", "kind": "categorical", "encoder": LEARNED},
         {"name": "price", "kind": "numeric"},
     ]
@@ -277,6 +279,9 @@ def test_a_continued_map_keeps_rows(log: Path) -> None:
     wrong = _experiment(log, {**LEARNED, "keep": str(first), "rows": 9})
     with pytest.raises(ConfigError, match="rows are divided otherwise"):
         _prepared(log, "third", wrong)
+    texts = _experiment(log, {**LEARNED, "keep": str(first)}, "text")
+    with pytest.raises(ConfigError, match=r"table 'user': keep: its ids are integer in .*first/encoders, text here"):
+        _prepared(log, "fourth", texts)
 
 
 def test_labels_made_while_training_teach_no_proxy(log: Path) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ziggurat.core.hashing import UInt64Array
 from ziggurat.features.encoders.compressed.code_map import PlainMap
 from ziggurat.features.encoders.compressed.frequency import FrequencyEncoder
-from ziggurat.features.encoders.compressed.hashed_keys import ABSENT
+from ziggurat.features.encoders.compressed.hashed_keys import ABSENT, HashedKeys
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder
 from ziggurat.features.encoders.compressed.quotient_remainder import QuotientRemainderEncoder
 from ziggurat.features.encoders.encoder import MISSING_ROW
@@ -66,13 +66,15 @@ def match_compressed(there: CompressedEncoder, here: CompressedEncoder) -> tuple
 
 
 def there_rows(there: MappedEncoder, hashes: UInt64Array) -> Rows:
-    """Returns the private row there of values, or that of their cluster if the map knows them; -1 for others."""
+    """Returns the private row there of the values with these hashes, or that of their cluster if a plain map knows
+    them; -1 for others."""
     private = there.private.find(hashes)
     rows = np.where(private != ABSENT, 1 + private, ABSENT)
-    if isinstance(there.map, PlainMap) and there.map.keys is not None and there.parts.codes == 1:
-        position = there.map.keys.find(hashes)
-        cluster = np.where(position != ABSENT, there.map.codes[position, 0], ABSENT)
-        rows = np.where((rows == ABSENT) & (cluster != ABSENT), there.parts.first_coded + cluster, rows)
+    if isinstance(there.map, PlainMap) and there.parts.codes == 1:
+        _, known, codes = there.map.entries()
+        position = HashedKeys.of(known).find(hashes)
+        shared = (rows == ABSENT) & (position != ABSENT)
+        rows[shared] = there.parts.first_coded + codes[position[shared], 0]
     return rows
 
 
@@ -91,27 +93,21 @@ def _match_parts(there: MappedEncoder, here: MappedEncoder, rows_R: Rows) -> str
     ):
         rows_R[first:] = there.parts.first_coded + np.arange(here.rows - first)
         return note
-    votes = _votes_of_members(there, here)
+    assert isinstance(here.map, PlainMap)
+    votes = _votes_of_members(there, here, here.map)
     rows_R[first : first + len(votes)] = votes
+    if len(here.map.codes) and not (votes != ABSENT).any():
+        alone = "shared rows start from scratch: none of the values that share them has a row there"
+        note = alone if note is None else f"{note}; {alone}"
     return note
 
 
-def _votes_of_members(there: MappedEncoder, here: MappedEncoder) -> Rows:
+def _votes_of_members(there: MappedEncoder, here: MappedEncoder, members: PlainMap) -> Rows:
     """Returns the row there that most members of each cluster here have; of equally many, the first."""
-    assert isinstance(there.map, PlainMap)
-    assert isinstance(here.map, PlainMap)
-    clusters = here.map.codes[:, 0].astype(np.int64)
-    if here.map.keys is not None:
-        rows = there_rows(there, here.map.keys.in_order())
-    else:
-        shift = here.map.low - there.map.low
-        place = np.arange(len(clusters)) + shift
-        inside = (place >= 0) & (place < len(there.map.codes)) & (there.map.keys is None)
-        code = (
-            np.where(inside, there.map.codes[np.where(inside, place, 0), 0], ABSENT) if len(there.map.codes) else place
-        )
-        rows = np.where(inside & (code != ABSENT), there.parts.first_coded + code, ABSENT)
-    voting = (rows != ABSENT) & (clusters != ABSENT)
+    _, hashes, codes = members.entries()
+    clusters = codes[:, 0].astype(np.int64)
+    rows = there_rows(there, hashes)
+    voting = rows != ABSENT
     votes = np.full(here.parts.coded[0], ABSENT, np.int64)
     pairs, counts = np.unique(clusters[voting] * there.rows + rows[voting], return_counts=True)
     order = np.lexsort((pairs, -counts))

@@ -37,7 +37,7 @@ from ziggurat.features.preparation.distinct_values import merge_values, value_ki
 from ziggurat.features.preparation.parts import IdFile, IdWriter, StagedParts
 from ziggurat.features.preparation.proxy.learned import Learned, values_digest
 from ziggurat.features.saved_transform import SavedTransform
-from ziggurat.features.tables import TableEncoding
+from ziggurat.features.tables import TableEncoding, resolve_tables
 
 PartCounts = npt.NDArray[np.int32]
 """Counts within a part, which has far fewer than 2^31 values; int32 because many are in memory at once."""
@@ -254,7 +254,8 @@ def _previous(encoding: TableEncoding) -> Encoder | None:
     """Returns the encoder of the same table that this one continues.
 
     Raises:
-        DataError: its folder has none, or a damaged one.
+        ConfigError: its folder has none, or one of ids of another type.
+        DataError: the folder has no transform, or a damaged one.
     """
     if encoding.encoder.kept_from is None:
         return None
@@ -263,5 +264,11 @@ def _previous(encoding: TableEncoding) -> Encoder | None:
         raise ConfigError(
             f"table {encoding.name!r}: keep: {saved.folder} has no encoder of this table",
             f"it has {', '.join(saved.tables())}; name the run or prepared data of an earlier fit of the same config",
+        )
+    type_there = resolve_tables(saved.features)[encoding.name].type
+    if type_there is not encoding.type:
+        raise ConfigError(
+            f"table {encoding.name!r}: keep: its ids are {type_there} in {saved.folder}, {encoding.type} here",
+            "give its features the same type as there, or leave keep out",
         )
     return saved.encoder(encoding.name)

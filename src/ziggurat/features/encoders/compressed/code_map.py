@@ -1,9 +1,9 @@
 """The codes that were learned for known values, in one of two forms.
 
 ``plain`` has four bytes a code. Values are known by eight bytes more, or by their place if they are integers that fill
-at least half of their range. ``compact`` is a static function: some 1.23 times the bits of codes and check bits, in
-bytes a value, and no keys. Its codes are those within a group of values, as few bits tell few codes apart; the
-group follows from the hash of the value.
+at least half of their range; a place without a value takes four bytes too. ``compact`` is a static function: some 1.23
+times the bits of codes and check bits, in bytes a value, and no keys. Its codes are those within a group of values, as
+few bits tell few codes apart; the group follows from the hash of the value.
 
 Shape legend: N values, W codes of each.
 """
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ziggurat.core.hashing import UInt64Array, hash_integers
 from ziggurat.core.untrusted import array
-from ziggurat.features.encoders.compressed.hashed_keys import ABSENT, HashedKeys
+from ziggurat.features.encoders.compressed.hashed_keys import ABSENT, HashedKeys, hash_keys
 from ziggurat.features.encoders.compressed.static_function import MOST_BITS, StaticFunction
 from ziggurat.features.versions import DAMAGED, saved_integer
 
@@ -66,9 +66,9 @@ class PlainMap:
     low: int = 0
 
     @classmethod
-    def of(cls, values: pa.Array, hashes: UInt64Array, codes: Codes) -> Self:
-        """Returns the map of these values, whose hashes are distinct."""
-        if pa.types.is_integer(values.type) and len(values):
+    def of(cls, values: pa.Array | None, hashes: UInt64Array, codes: Codes) -> Self:
+        """Returns the map of these values, whose hashes are distinct; where values are None, the hashes are keys."""
+        if values is not None and pa.types.is_integer(values.type) and len(values):
             numbers: npt.NDArray[np.int64] = values.to_numpy(zero_copy_only=False)
             low, high = int(numbers.min()), int(numbers.max())
             if high - low + 1 <= _FILLED * len(numbers):
@@ -92,6 +92,14 @@ class PlainMap:
         if not len(self.codes):
             return np.full((len(position), self.codes.shape[1]), ABSENT, np.int32)
         return np.where(position[:, None] == ABSENT, ABSENT, self.codes[position])
+
+    def entries(self) -> tuple[pa.Array | None, UInt64Array, Codes]:
+        """Returns the known values, their hashes, and their codes; None for the values where keys stand for them."""
+        has = np.flatnonzero(self.codes[:, 0] != ABSENT)
+        if self.keys is not None:
+            return None, self.keys.in_order()[has], self.codes[has]
+        values = pa.array(self.low + has, pa.int64())
+        return values, hash_keys(values), self.codes[has]
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         keys = {} if self.keys is None else self.keys.to_arrays("keys")

@@ -31,8 +31,8 @@ class LearnedMapSettings(EncoderSettings):
     seed: int = 0
     """Seed of the proxy and of the clusters."""
     map: Form = "plain"
-    """``plain``: four bytes a value, and eight more unless its values are dense integers. ``compact``: about 1.23 times
-    ``code_bits`` + ``check_bits``, in bits a value, and groups of rows in place of single ones."""
+    """``plain``: 12 bytes a value; 4 for each number of the range of integers that fill half of it. ``compact``: about
+    1.23 times ``code_bits`` + ``check_bits``, in bits a value, and groups of rows in place of single ones."""
     code_bits: int = pydantic.Field(default=7, ge=1, le=16)
     """Bits of a code in a compact map; a value shares a group of two to the power of that many rows."""
     check_bits: int = pydantic.Field(default=2, ge=0, le=8)
@@ -85,24 +85,32 @@ class LearnedMapSettings(EncoderSettings):
     def fit_with_proxy(
         self, counts: ValueCounts, proxy: ProxyVectors, previous: Encoder | None = None
     ) -> tuple[MappedEncoder, Ids]:
-        parts = self._fitting_parts(counts)
         settings = MapSettings(
-            self.title, self.how, parts, self.map, self.code_bits, self.check_bits, self.mapped_values, self.seed
+            self.title, self.how, self.parts, self.map, self.code_bits, self.check_bits, self.mapped_values, self.seed
         )
-        return learn(settings, counts, proxy.vectors_ND, self._continued(previous, parts))
+        return learn(settings, counts, proxy.vectors_ND, self._continued(previous))
 
-    def _fitting_parts(self, counts: ValueCounts) -> Parts:
-        """Returns the parts with fewer private rows if fewer values occur."""
-        occurring = int((counts.counts > 0).sum())
-        parts, private = self.parts, min(self.private_rows, occurring)
-        return Parts(private, parts.unseen + parts.private - private, parts.coded, parts.helper)
+    def _continued(self, previous: Encoder | None) -> MappedEncoder | None:
+        """Returns the encoder to continue.
 
-    def _continued(self, previous: Encoder | None, parts: Parts) -> MappedEncoder | None:
+        Raises:
+            ConfigError: it cannot be continued.
+        """
         if previous is None:
             return None
-        if not isinstance(previous, MappedEncoder) or (previous.name, previous.parts) != (self.title, parts):
+        if not isinstance(previous, MappedEncoder) or previous.name != self.title:
             raise ConfigError(
-                f"encoder {self.title}: keep names one whose rows are divided otherwise, which it cannot continue",
+                f"encoder {self.title}: keep names data whose encoder of this table is another one",
+                "give both the same encoder, or leave keep out",
+            )
+        ours, theirs = self.parts, previous.parts
+        if (theirs.first_coded, theirs.coded, theirs.helper) != (ours.first_coded, ours.coded, ours.helper) or (
+            theirs.private > ours.private  # it may have fewer, if fewer values occurred
+        ):
+            raise ConfigError(
+                f"encoder {self.title}: keep names one whose rows are divided otherwise, which it cannot continue: of "
+                f"{theirs.rows:,} rows {theirs.private:,} are private and {theirs.unseen:,} of unseen values there, of "
+                f"{ours.rows:,} rows {ours.private:,} and {ours.unseen:,} here",
                 "give both the same encoder with the same rows, private_rows and unseen_rows, or leave keep out",
             )
         if not isinstance(previous.map, PlainMap):
@@ -123,7 +131,7 @@ class LearnedHashConfig(LearnedMapSettings):
     name: Literal["learned_hash"] = "learned_hash"
     keep: str | None = None
     """Folder of a run or of prepared data with the same encoder, fitted on older data: values keep their rows unless
-    another cluster is clearly nearer. Needs a plain map."""
+    another cluster is clearly nearer, also those that the new data lack. Needs a plain map."""
 
     @property
     def how(self) -> How:

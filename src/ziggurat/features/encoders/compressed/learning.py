@@ -5,13 +5,15 @@ frequency, so that the squared change of logits that sharing causes, summed over
 gives coordinates in which that is a squared distance (:mod:`ziggurat.features.preparation.proxy`).
 
 A refitted map continues another one: clusters begin at the members that they had, and a value moves only if another
-cluster is clearly nearer. The centroids are those of the new proxy, so that it may have turned its coordinates.
+cluster is clearly nearer. The centroids are those of the new proxy, so that it may have turned its coordinates. Values
+that the new rows lack keep their codes, as nothing says otherwise; only a row none of whose members occurs is given to
+others too. Some are forgotten where the map is full (``mapped``), and those whose private row another value takes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -90,25 +92,27 @@ def learn(
     """Returns the fitted encoder, and the ids of the counted values.
 
     Args:
-        settings: how the map is made.
+        settings: how the map is made; rows that no value takes for its own become those of unseen values.
         counts: how often each value occurs.
         vectors_ND: the vector of each.
-        previous: an encoder to continue, whose rows are divided alike and whose map is plain, or None.
+        previous: an encoder to continue, whose rows are divided alike and whose map is plain, or None; it may have
+            had fewer values than private rows.
     """
     hashes = hash_keys(counts.values)
     known = _known(counts, hashes, vectors_ND)
     private = _private_rows(known.hashes[: settings.parts.private], settings.parts.private, previous)
     keys = HashedKeys.of(private)
     rest = known.slice(settings.parts.private, None)
+    settings = replace(settings, parts=_fitting_parts(settings.parts, len(private)))
     tail = rest.slice(0, settings.mapped)
     values = counts.values.take(pa.array(tail.places))
-    before = None if previous is None else previous.map.find(values, tail.hashes)
     if settings.form == "compact":
         groups = Groups.of(settings.parts.coded, settings.code_bits)
         within = _codes_in_groups(settings, tail, groups)
         made = CompactMap.of(tail.hashes, within, groups, settings.code_bits, settings.check_bits)
-    elif before is not None:
-        made = PlainMap.of(values, tail.hashes, _settled(settings, tail, before))
+    elif previous is not None:
+        settled = _settled(settings, tail, previous.map.find(values, tail.hashes))
+        made = _with_others(previous, private, values, tail.hashes, settled, settings.mapped)
     else:
         made = PlainMap.of(values, tail.hashes, codes_of(settings, tail.vectors_ND, tail.counts, tail.hashes))
     lineage = _lineage(settings, known) if previous is None else previous.lineage
@@ -116,7 +120,7 @@ def learn(
     ids = encoder.transform(counts.values)
     if previous is None:
         return encoder, ids
-    return MappedEncoder(settings.name, settings.parts, keys, made, lineage, _drift(previous, counts, ids)), ids
+    return replace(encoder, drift=_drift(previous, encoder, counts, ids)), ids
 
 
 def codes_of(
@@ -177,20 +181,58 @@ def _known(counts: ValueCounts, hashes: UInt64Array, vectors_ND: Vectors) -> _Kn
     return _Known(order, hashes[order], counts.counts[order].astype(np.float64), vectors_ND[order])
 
 
-def _private_rows(hashes: UInt64Array, rows: int, previous: MappedEncoder | None) -> UInt64Array:
-    """Returns the hashes of private values by row; those that had a row keep it."""
+def _private_rows(hashes: UInt64Array, most: int, previous: MappedEncoder | None) -> UInt64Array:
+    """Returns the hashes of private values by row: those that had a row keep it, and others get what is free.
+
+    Args:
+        hashes: the most frequent values.
+        most: the most private rows.
+        previous: the encoder to continue, with at most as many; its values that are not among ``hashes`` keep their
+            rows unless others need them.
+    """
     if previous is None:
         return hashes
-    placed = np.zeros(rows, np.uint64)
-    free = np.ones(rows, np.bool_)
-    before = previous.private.find(hashes)
-    kept = before != ABSENT
-    placed[before[kept]] = hashes[kept]
-    free[before[kept]] = False
-    newcomers = hashes[~kept]
-    places = np.flatnonzero(free)[: len(newcomers)]
+    before, position = previous.private.in_order(), previous.private.find(hashes)
+    newcomers = hashes[position == ABSENT]
+    placed = np.zeros(min(most, len(before) + len(newcomers)), np.uint64)
+    placed[: len(before)] = before
+    left = np.setdiff1d(np.arange(len(before)), position)
+    places = np.concatenate([np.arange(len(before), len(placed)), left])[: len(newcomers)]
     placed[places] = newcomers
     return placed
+
+
+def _fitting_parts(parts: Parts, private: int) -> Parts:
+    """Returns the parts with fewer private rows, in whose place there are more of unseen values."""
+    return Parts(private, parts.unseen + parts.private - private, parts.coded, parts.helper)
+
+
+def _with_others(
+    previous: MappedEncoder,
+    private: UInt64Array,
+    values: pa.Array,
+    hashes: UInt64Array,
+    codes: Codes,
+    mapped: int | None,
+) -> PlainMap:
+    """Returns the map of values with new codes, and of those of an earlier map that are neither among them nor private.
+
+    Args:
+        previous: the earlier encoder.
+        private: the hashes of private values.
+        values, hashes, codes: what the new rows taught.
+        mapped: the most values of the map; None: any number.
+    """
+    assert isinstance(previous.map, PlainMap)
+    others, other_hashes, other_codes = previous.map.entries()
+    left = np.flatnonzero(~np.isin(other_hashes, np.concatenate([private, hashes])))
+    left = left if mapped is None else left[: max(0, mapped - len(hashes))]
+    if not len(left):
+        return PlainMap.of(values, hashes, codes)
+    all_values = None if others is None else pa.concat_arrays([values, others.take(pa.array(left))])
+    return PlainMap.of(
+        all_values, np.concatenate([hashes, other_hashes[left]]), np.concatenate([codes, other_codes[left]])
+    )
 
 
 def _codes_in_groups(settings: MapSettings, tail: _Known, groups: Groups) -> Codes:
@@ -238,8 +280,9 @@ def _settled(settings: MapSettings, tail: _Known, before: Codes) -> Codes:
     return current.astype(np.int32)[:, None]
 
 
-def _drift(previous: MappedEncoder, counts: ValueCounts, ids: Ids) -> dict[str, float]:
-    """Returns the shares of known values, and of their look-ups, that kept their rows, and of new values."""
+def _drift(previous: MappedEncoder, encoder: MappedEncoder, counts: ValueCounts, ids: Ids) -> dict[str, float]:
+    """Returns the shares of known values that occur, and of their look-ups, that kept their rows; of new values among
+    those that occur; and of all values of the earlier encoder that this one no longer knows."""
     hashes = hash_keys(counts.values)
     had = previous.private.find(hashes) != ABSENT
     had |= previous.map.find(counts.values, hashes)[:, 0] != ABSENT
@@ -248,11 +291,18 @@ def _drift(previous: MappedEncoder, counts: ValueCounts, ids: Ids) -> dict[str, 
     occurs = counts.counts > 0
     known = had & occurs
     lookups = counts.counts.astype(np.float64)
+    lost = ~np.isin(_known_hashes(previous), _known_hashes(encoder))
     return {
         "kept_values": float(same[known].mean()) if known.any() else 1.0,
         "kept_lookups": float((lookups * (same & known)).sum() / max(1.0, (lookups * known).sum())),
         "new_values": float((occurs & ~had).sum() / max(1, int(occurs.sum()))),
+        "lost_values": float(lost.mean()) if len(lost) else 0.0,
     }
+
+
+def _known_hashes(encoder: MappedEncoder) -> UInt64Array:
+    assert isinstance(encoder.map, PlainMap)
+    return np.concatenate([encoder.private.in_order(), encoder.map.entries()[1]])
 
 
 def _lineage(settings: MapSettings, known: _Known) -> str:

@@ -23,17 +23,19 @@ from ziggurat.features.versions import DAMAGED, check_version, saved_integer
 
 MAPPED_VERSION = 1
 NAMES = ("learned_hash", "lsh", "clustered_codes")
-_DRIFT = {"kept_values", "kept_lookups", "new_values"}
+_DRIFT = {"kept_values", "kept_lookups", "new_values"}, {"kept_values", "kept_lookups", "new_values", "lost_values"}
+"""The shares of drift: those of encoders that forgot what new rows lacked, and today's."""
 _UNSEEN_SEED, _HELPER_SEED = 1, 2
 _MOST_PARTS = 8
 
 
 def describe_drift(drift: Mapping[str, float]) -> str:
     """Describes what changed in an encoder that continues an earlier one."""
+    lost = drift.get("lost_values", 0.0)
     return (
-        f"{drift['kept_values']:.1%} of the known values and {drift['kept_lookups']:.1%} of their look-ups kept their "
-        f"rows; {drift['new_values']:.1%} of the values are new"
-    )
+        f"{drift['kept_values']:.1%} of the known values that occur and {drift['kept_lookups']:.1%} of their look-ups "
+        f"kept their rows; {drift['new_values']:.1%} of the values are new"
+    ) + (f"; {lost:.1%} of the values of the earlier map are no longer known" if lost else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class MappedEncoder:
         lineage: a digest of what was fitted first; an encoder that continues another one has that of the other, and
             its shared rows mean what those of the other mean.
         drift: of one that continues another: the shares of known values and of look-ups that kept their rows, and
-            of values that are new.
+            of values that are new or no longer known.
     """
 
     name: str
@@ -172,7 +174,7 @@ class MappedEncoder:
         if (
             not isinstance(drift, dict)
             or not all(isinstance(share, float) for share in drift.values())
-            or (drift and drift.keys() != _DRIFT)
+            or (drift and drift.keys() not in _DRIFT)
         ):
             raise DAMAGED.of(what, f"drift is {shorten(drift)}; expected shares")
         restored = cls(name, parts, private, restored_map(settings, arrays, parts.coded, what), lineage, drift)
