@@ -35,7 +35,7 @@ from ziggurat.features.inputs.categories import encoded_features
 from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.tables import resolve_tables
-from ziggurat.features.versions import DAMAGED, check_version
+from ziggurat.features.versions import DAMAGED, check_version, saved_integer
 from ziggurat.objectives.label_figures import LabelFigures
 
 TRANSFORM_VERSION = 2
@@ -154,8 +154,7 @@ class SavedTransform:
         for table in self.tables():
             settings = encoder_settings(self.folder, table, self.files)
             if "map_bytes" in settings:
-                path = self.folder / encoder_file_names(table)[1]
-                found[table] = path.stat().st_size if path.exists() else 0
+                found[table] = saved_integer(settings, "map_bytes", 0)
         return found
 
     def check_files(self) -> int:

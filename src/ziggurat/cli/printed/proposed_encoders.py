@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ziggurat.training.experiment import Experiment
 
 
+_NEARLY = 0.98
+"""Below this share of the ratio that was asked for, the proposal says so."""
+
+
 def propose_encoders(experiment: Experiment, ratio: float, prepared: Path | None, *, as_json: bool) -> None:
     """Proposes encoders, and prints them as a table with the lines of the config, or as JSON.
 
@@ -54,11 +58,17 @@ def propose_encoders(experiment: Experiment, ratio: float, prepared: Path | None
     ]
     print_rows(console, headers, rows, 2)
     before, after = found.bytes_before, found.bytes
+    found_ratio = before / max(1, after)
+    asked = f"; {ratio:g} times were asked for" if found_ratio < _NEARLY * ratio else ""
     typer.echo(
         f"\nweights and maps: {format_bytes(before)} before, {format_bytes(after)} after, "
-        f"{before / max(1, after):.3g} times smaller\n"
+        f"{found_ratio:.3g} times smaller{asked}\n"
     )
     for each in found.tables:
         if each.encoder is not None:
             settings = ", ".join(f"{key}: {value}" for key, value in each.encoder.items())
             typer.echo(f"{each.table}: encoder: {{{settings}}}   # {each.why}")
+    if any(each.encoder is not None and each.encoder.get("map") == "compact" for each in found.tables):
+        typer.echo(
+            "\nA compact map cannot be continued with `keep` on new data; `map: plain` can, at 12 bytes a value."
+        )

@@ -48,6 +48,8 @@ _COMPACT_BYTES = 1.23 * _COMPACT_BITS / 8
 _MAP_SHARE = 0.4
 """The most of a table's budget that its map may take."""
 _PRIVATE_BYTES = 12
+_HEAD_LENGTH = 8
+"""Bytes of a safetensors file that say how long its head is, which follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ def propose(
         progress: where to show progress.
 
     Raises:
-        ConfigError: the ratio is not above 1, or no table is large enough to be compressed.
+        ConfigError: the ratio is not above 1, no table is large enough to be compressed, or those that are not
+            compressed take more than the ratio leaves.
     """
     experiment, progress = as_experiment(experiment), progress or Silent()
     if not ratio > 1:
@@ -130,11 +133,7 @@ def propose(
     layout, statistics = experiment.layout(dataset.schema), dataset.statistics()
     encodings = resolve_tables(experiment.features)
     sizes = {spec.name: spec.weight_bytes for spec in layout.tables}
-    chosen = [
-        name
-        for name, encoding in encodings.items()
-        if sizes.get(name, 0) >= LEAST_BYTES and encoding.encoder.codes == 1
-    ]
+    chosen = [name for name in encodings if sizes.get(name, 0) >= LEAST_BYTES]
     if not chosen:
         raise ConfigError(f"--compress {ratio:g}: no table of ids takes {LEAST_BYTES:,} bytes", "leave --compress out")
     importance = _importance(experiment, dict.fromkeys(chosen, True), progress)
@@ -163,19 +162,30 @@ def allotted(
         maps: bytes of the encoders' arrays.
         chosen: the tables that may be compressed.
         ratio: the factor.
+
+    Raises:
+        ConfigError: the other tables alone take more than is left by the ratio.
     """
     specs = {spec.name: spec for spec in layout.tables}
     total = sum(spec.weight_bytes + maps[spec.name] for spec in specs.values())
     fixed = sum(specs[name].weight_bytes + maps[name] for name in specs if name not in chosen)
-    budget = max(total / ratio - fixed, float(sum(_LEAST_ROWS * 4 * specs[name].dim for name in chosen)))
+    least = sum(_LEAST_ROWS * 4 * specs[name].dim for name in chosen)
+    if fixed > total / ratio:
+        others = ", ".join(f"{name} ({_why_kept(name, encoders)})" for name in specs if name not in chosen)
+        possible = int(100 * total / (fixed + least)) / 100
+        raise ConfigError(
+            f"--compress {ratio:g}: tables that are left as they are take {fixed:,} of {total:,} bytes: {others}",
+            f"ask for {possible:g} or less, or narrow these tables" if possible > 1 else "leave --compress out",
+        )
+    budget = max(total / ratio - fixed, float(least))
     numbers = LearnedHashConfig.model_fields["proxy_dim"].default + 1
-    lookups = np.array([statistics.tables[name].accesses.sum() for name in chosen], np.float64)
+    lookups = np.array([statistics.tables[name].accesses.sum() / encoders[name].codes for name in chosen], np.float64)
     error = np.array([importance.get(name, 0.0) for name in chosen]) * lookups
     wishes = np.maximum(error, 1e-6 * max(error.max(), 1e-300)) ** (numbers / (numbers + 2))
     most = np.array([specs[name].weight_bytes + maps[name] for name in chosen], np.int64)
-    shares = dict(zip(chosen, shared_out(wishes, most, int(budget)), strict=True))
+    shares = dict(zip(chosen, shared_out(wishes, most, int(budget)).tolist(), strict=True))
     proposals = [
-        _proposal(specs[name].dim, name, shares.get(name), statistics, encoders.get(name), importance, maps[name])
+        _proposal(specs[name].dim, name, shares.get(name), statistics, encoders, importance, maps[name])
         for name in specs
     ]
     return Compression(ratio, tuple(proposals))
@@ -186,7 +196,7 @@ def _proposal(
     name: str,
     budget: int | None,
     statistics: DatasetStatistics,
-    encoder: EncoderSettings | None,
+    encoders: Mapping[str, EncoderSettings],
     importance: Mapping[str, float],
     map_before: int,
 ) -> TableProposal:
@@ -200,8 +210,8 @@ def _proposal(
             name, section, why, before, rows, before * width, rows * width, map_before, map_bytes, *figures
         )
 
-    if budget is None or encoder is None:
-        return made(None, "small", before, map_before)
+    if budget is None:
+        return made(None, _why_kept(name, encoders), before, map_before)
     if budget >= before * width + map_before:
         return made(None, "its budget holds it whole", before, map_before)
     known = int(np.count_nonzero(accesses))
@@ -221,7 +231,13 @@ def _proposal(
     why = f"{private:,} rows of the most used values, {rows - private - 2:,} shared by likeness"
     if mapped < known - private:
         why += f"; {known - private - mapped:,} rare values by hash"
+    in_map = StaticFunction.bytes_of(min(mapped, known - private), _COMPACT_BITS)
     return made(section, why, rows, in_map + private * _PRIVATE_BYTES)
+
+
+def _why_kept(name: str, encoders: Mapping[str, EncoderSettings]) -> str:
+    """Returns why a table is not among those that may be compressed."""
+    return f"below {LEAST_BYTES:,} bytes" if name in encoders else "buckets of numbers"
 
 
 def private_rows(accesses: npt.NDArray[np.int64], rows: int) -> int:
@@ -267,6 +283,10 @@ def _learned(feature: FeatureConfig, tables: Mapping[str, bool]) -> FeatureConfi
 
 
 def _map_bytes(dataset: Dataset, table: str) -> int:
-    """Returns the bytes of the arrays of a table's encoder, 0 without any."""
+    """Returns the bytes of the arrays of a table's encoder without the head of their file, 0 without any."""
     path = dataset.folder / ENCODERS / encoder_file_names(table)[1]
-    return path.stat().st_size if path.exists() else 0
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        head = file.read(_HEAD_LENGTH)
+    return path.stat().st_size - _HEAD_LENGTH - int.from_bytes(head, "little")
