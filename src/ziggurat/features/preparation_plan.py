@@ -30,7 +30,7 @@ from ziggurat.features.inputs.crosses import check_crosses
 from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.features.numeric.chain import CHAIN_VERSION
 from ziggurat.features.raw_schema import raw_schema
-from ziggurat.features.saved_transform import transform_checksum
+from ziggurat.features.saved_transform import TRANSFORM_FILE, transform_checksum
 from ziggurat.features.tables import TableEncoding, resolve_tables
 
 _MAX_THREADS = 8
@@ -48,6 +48,7 @@ class Preparation:
         tables: the encodings of the id features' tables.
         sources: the fingerprints of the raw files.
         fingerprint: fingerprint of configs, raw files and format versions; preparations with the same one are equal.
+        kept: table -> the checksum of the transform that its encoder continues.
         threads: number of threads besides the reader.
     """
 
@@ -58,21 +59,31 @@ class Preparation:
     tables: dict[str, TableEncoding]
     sources: tuple[str, ...]
     fingerprint: str
+    kept: dict[str, str]
     threads: int
 
     @classmethod
-    def plan(cls, data: DataConfig, features: Sequence[FeatureConfig], sources: Sequence[str]) -> Preparation:
+    def plan(
+        cls,
+        data: DataConfig,
+        features: Sequence[FeatureConfig],
+        sources: Sequence[str],
+        kept: Mapping[str, str] | None = None,
+    ) -> Preparation:
         """Checks the configs and returns the plan.
 
         Args:
             data: the ``data`` section of the config.
             features: the features of the config.
             sources: the fingerprints of the raw files.
+            kept: what :attr:`kept` was when the dataset was prepared, for transforms that are gone since then.
 
         Raises:
             ConfigError: features contradict each other.
+            DataError: a transform that an encoder continues is not there, or damaged.
         """
         tables = resolve_tables(features)
+        found = kept_checksums(tables, kept or {})
         check_target_labels(features, data)
         check_crosses(features, data)
         return cls(
@@ -82,7 +93,8 @@ class Preparation:
             schema=raw_schema(data, features),
             tables=tables,
             sources=tuple(sources),
-            fingerprint=fingerprint(data, features, sources, tables),
+            fingerprint=fingerprint(data, features, sources, tables, found),
+            kept=found,
             threads=min(os.cpu_count() or 1, _MAX_THREADS),
         )
 
@@ -116,7 +128,11 @@ class Preparation:
 
 
 def fingerprint(
-    data: DataConfig, features: Sequence[FeatureConfig], sources: Sequence[str], tables: Mapping[str, TableEncoding]
+    data: DataConfig,
+    features: Sequence[FeatureConfig],
+    sources: Sequence[str],
+    tables: Mapping[str, TableEncoding],
+    kept: Mapping[str, str],
 ) -> str:
     """Returns the SHA-256 of everything that determines a prepared dataset; the location of the raw files does not."""
     data = data.model_copy(update={"labels": data.targets.as_prepared.labels})
@@ -131,19 +147,29 @@ def fingerprint(
     newer = {table.encoder.title: table.encoder.version for table in tables.values() if table.encoder.version > 1}
     if newer:  # version 1 is left out: such datasets may be older than the encoders' own versions
         content["encoders"] = newer
-    kept = {name: table.encoder.kept_from for name, table in tables.items() if table.encoder.kept_from is not None}
     if kept:
-        content["kept"] = {name: kept_checksum(Path(folder)) for name, folder in kept.items()}
+        content["kept"] = dict(kept)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def kept_checksum(folder: Path) -> str:
-    """Returns the checksum of the transform in the folder of a run or of prepared data.
+def kept_checksums(tables: Mapping[str, TableEncoding], recorded: Mapping[str, str]) -> dict[str, str]:
+    """Returns table -> the checksum of the transform that its encoder continues, of the tables that continue one.
+
+    Args:
+        tables: the encodings.
+        recorded: these checksums as they were recorded, which count for transforms that are not there any more.
 
     Raises:
-        DataError: there is none, or it is damaged.
+        DataError: a transform is not there and not recorded, or damaged.
     """
-    return transform_checksum(folder / "encoders")
+    found: dict[str, str] = {}
+    for name, table in tables.items():
+        if table.encoder.kept_from is None:
+            continue
+        folder = Path(table.encoder.kept_from) / "encoders"
+        gone = name in recorded and not os.path.lexists(folder / TRANSFORM_FILE)
+        found[name] = recorded[name] if gone else transform_checksum(folder)
+    return found
 
 
 def dataset_settings(feature: FeatureConfig) -> dict[str, Any]:

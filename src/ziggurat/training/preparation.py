@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from typing import Any
 
+from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import load_features
 from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.manifest import MANIFEST_FILE, read_manifest
 from ziggurat.data.readers.frame.reader import Frame
 from ziggurat.features.preparation.leaks import leaks
 from ziggurat.features.preparation.prepare import QUARANTINE, dataset_fingerprint
@@ -67,8 +70,28 @@ def prepare(
 def prepared_folder(experiment: Experiment, frame: Frame | None = None) -> Path:
     """Returns the default folder of an experiment's encoded dataset; reads only the heads of the raw files.
 
+    Where an encoder continues one that is not there any more, it is the folder of the dataset that was prepared then.
+
     Raises:
         ConfigError, DataError: as in :func:`prepare`, as far as the config and the heads of the files show.
     """
-    digest = dataset_fingerprint(experiment.data, experiment.features, frame)[:8]
+    try:
+        digest = dataset_fingerprint(experiment.data, experiment.features, frame)[:8]
+    except DataError:
+        prepared = _prepared_before(experiment, frame)
+        if prepared is None:
+            raise
+        return prepared
     return Path("prepared") / f"{experiment.name}-{digest}"
+
+
+def _prepared_before(experiment: Experiment, frame: Frame | None) -> Path | None:
+    """Returns the folder of the dataset of an experiment that was prepared while the encoders that it continues were
+    there; None if there is none, or it continues none."""
+    for manifest in sorted(Path("prepared").glob(f"{glob.escape(experiment.name)}-????????/{MANIFEST_FILE}")):
+        stored = read_manifest(manifest.parent)[1]
+        if stored.kept and stored.fingerprint == dataset_fingerprint(
+            experiment.data, experiment.features, frame, stored.kept
+        ):
+            return manifest.parent
+    return None

@@ -102,6 +102,7 @@ class DatasetManifest:
         quarantined: the rejected rows.
         sources: the raw files.
         negatives: how many negatives were sampled, if any were asked for.
+        kept: table -> the checksum of the earlier transform that its encoder continues, if it does.
     """
 
     format_version: int
@@ -113,6 +114,7 @@ class DatasetManifest:
     quarantined: Quarantined = Quarantined()
     sources: tuple[str, ...] = ()
     negatives: dict[str, Any] | None = None
+    kept: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def manifest(

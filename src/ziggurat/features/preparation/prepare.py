@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -29,7 +29,7 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.dataset import Dataset, DatasetWriter
 from ziggurat.data.encoded.manifest import ENCODERS as ENCODERS
-from ziggurat.data.encoded.manifest import MANIFEST_FILE, SPLITS, STATISTICS, manifest, write_manifest
+from ziggurat.data.encoded.manifest import MANIFEST_FILE, SPLITS, STATISTICS, manifest, read_manifest, write_manifest
 from ziggurat.data.encoded.split import TEST, VALIDATION, FilesSplit
 from ziggurat.data.readers.frame.reader import Frame
 from ziggurat.data.readers.quarantine import Quarantine
@@ -91,9 +91,12 @@ def prepare(
     if frame is not None and cluster is not None:
         raise ConfigError("rows in memory cannot be prepared on a cluster", "write them to files, or leave out ray")
     sources = open_sources(data, features, frame=frame)
-    plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
+    prepared = os.path.lexists(folder / MANIFEST_FILE)
+    kept = read_manifest(folder)[1].kept if prepared else None
+    plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources], kept)
     staging = folder / _STAGING
-    if _is_prepared(folder, plan):
+    if prepared:
+        _check_prepared(folder, plan)
         shutil.rmtree(staging, ignore_errors=True)
         return folder
     with locked_folder(staging, "preparing"), cluster or contextlib.nullcontext():
@@ -113,21 +116,32 @@ def prepare(
         checksums = {ENCODERS: fitted.checksum, STATISTICS: fitted.statistics.save(folder)}
         files = [str(path) for item in sources for path in item.source.paths]
         rejected = {"rows": quarantine.total, "summary": quarantine.summary()}
-        details |= {"sources": files, "quarantined": rejected}
+        details |= {"sources": files, "quarantined": rejected, **({"kept": plan.kept} if plan.kept else {})}
         content = manifest(plan.fingerprint, schema, data.block_rows, splits, details, checksums)
         write_manifest(folder, content)
         shutil.rmtree(staging)
     return folder
 
 
-def dataset_fingerprint(data: DataConfig, features: Sequence[FeatureConfig], frame: Frame | None = None) -> str:
+def dataset_fingerprint(
+    data: DataConfig,
+    features: Sequence[FeatureConfig],
+    frame: Frame | None = None,
+    kept: Mapping[str, str] | None = None,
+) -> str:
     """Returns the fingerprint of the dataset of these configs and files; reads only the heads of the files.
+
+    Args:
+        data: the ``data`` section of the config.
+        features: the features of the config.
+        frame: the rows, if they are in memory.
+        kept: as of :meth:`~ziggurat.features.preparation_plan.Preparation.plan`.
 
     Raises:
         ConfigError, DataError: as :func:`prepare`, for errors that show in configs and heads of files.
     """
     sources = open_sources(data, features, frame=frame)
-    return Preparation.plan(data, features, [item.source.fingerprint() for item in sources]).fingerprint
+    return Preparation.plan(data, features, [item.source.fingerprint() for item in sources], kept).fingerprint
 
 
 def open_sources(
@@ -160,16 +174,18 @@ def open_sources(
     return sources
 
 
-def _is_prepared(folder: Path, plan: Preparation) -> bool:
-    if not os.path.lexists(folder / MANIFEST_FILE):
-        return False
+def _check_prepared(folder: Path, plan: Preparation) -> None:
+    """Checks that a folder contains the dataset of a plan.
+
+    Raises:
+        RunFolderError: it contains another one.
+    """
     if Dataset(folder).fingerprint != plan.fingerprint:
         raise RunFolderError(
             f"{folder}: contains a dataset prepared from another config, other files or by another version",
             "prepare into another folder, or delete this one",
         )
     check_outside_encoders(folder / ENCODERS, plan.configured)
-    return True
 
 
 def _check_rows(parts: StagedParts, quarantine: Quarantine) -> None:
