@@ -14,15 +14,18 @@ import pytest
 
 from tests.features.feature_kit import Experiment, experiment, write_csv
 from ziggurat.core.errors import ConfigError
-from ziggurat.core.files import locked_folder
+from ziggurat.core.files import FolderInUse, locked_folder
 from ziggurat.core.progress import Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.split import TEST, TRAIN, VALIDATION
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder
 from ziggurat.features.matching import FittedTables, difference, match_rows
+from ziggurat.features.preparation import fitted as fitted_module
 from ziggurat.features.preparation.prepare import prepare
+from ziggurat.features.preparation.proxy import cache as cache_module
 from ziggurat.features.preparation.proxy import rows as rows_module
 from ziggurat.features.preparation.proxy import training
+from ziggurat.features.preparation.proxy.cache import cache_folder, lock_of, prune
 from ziggurat.features.preparation.proxy.factorisation import NO_ROW, Factorisation, Rows, logit_coordinates
 from ziggurat.features.saved_transform import SavedTransform
 
@@ -104,12 +107,12 @@ def test_the_step_follows_the_gradient() -> None:
 def test_a_preparation_waits_for_the_proxy_that_another_trains(log: Path) -> None:
     """The other one holds the folder until this one has said that it waits, and leaves it as it was."""
     _prepared(log, "first")
-    (folder,) = training.cache_folder().iterdir()
+    (folder,) = cache_folder().iterdir()
     shutil.rmtree(folder)
     held, go = threading.Event(), threading.Event()
 
     def other() -> None:
-        with locked_folder(folder, "training"):
+        with locked_folder(lock_of(folder), "training"):
             held.set()
             go.wait()
 
@@ -126,6 +129,35 @@ def test_a_preparation_waits_for_the_proxy_that_another_trains(log: Path) -> Non
     thread.join()
     assert go.is_set()
     assert _files(second) == _files(log / "first")
+
+
+def test_proxies_that_are_held_are_not_deleted(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other preparations delete what they can while this one fits its tables of two proxies, one of them old."""
+    monkeypatch.setattr(cache_module, "MOST_BYTES", 0)
+    fit_table, held = fitted_module.fit_table, set[Path]()
+
+    def pruned(*arguments: Any, **options: Any) -> Any:
+        prune()
+        held.update(cache_folder().iterdir())
+        return fit_table(*arguments, **options)
+
+    monkeypatch.setattr(fitted_module, "fit_table", pruned)
+    _prepared(log, "data", _experiment(log, {**LEARNED, "proxy_dim": 5}))
+    assert len(held) == 2
+    with locked_folder(lock_of(first := min(held)), "fitting", shared=True):
+        (first / "pass-00001.safetensors").symlink_to("gone")  # as if it were deleted just now
+        prune()
+        assert list(cache_folder().iterdir()) == [first]
+    lock = (lock_of(first) / "lock").stat().st_ino
+    prune()
+    assert not list(cache_folder().iterdir())
+    assert (lock_of(first) / "lock").stat().st_ino == lock  # others may wait for it
+    with (
+        locked_folder(lock_of(first), "training"),
+        pytest.raises(FolderInUse, match="another process is fitting"),
+        locked_folder(lock_of(first), "fitting", shared=True),
+    ):
+        pass
 
 
 def test_distances_are_changes_of_logits() -> None:
@@ -176,7 +208,7 @@ def test_all_training_rows_tell_what_a_table_is_worth(
     write_csv(log / "log.csv", columns)
     monkeypatch.setattr(rows_module, "POOL_ROWS", 500)
     saved = SavedTransform.open(_prepared(log, "data", _experiment(log, encoder)) / "encoders").encoder("user")
-    proxies = [training._finished(folder) for folder in training.cache_folder().iterdir()]
+    proxies = [training._finished(folder) for folder in cache_folder().iterdir()]
     importance = next(each.importance for each in proxies if each is not None and "user" in each.importance)
     assert importance["user"] > 10 * importance["item"] > 0
     clusters = saved.transform(pa.array(np.arange(USERS))).reshape(USERS, -1)[:, 0]
@@ -233,7 +265,7 @@ def test_codes_that_are_found_while_training_tell_kinds_apart(log: Path, monkeyp
         return counts.max(axis=1).sum() / USERS
 
     clustered = purity("clustered")
-    shutil.rmtree(training.cache_folder())
+    shutil.rmtree(cache_folder())
     monkeypatch.setattr(training, "cluster_all", lambda *arguments: None)
     assert clustered > 0.9 > 0.8 > purity("drawn")
 

@@ -214,12 +214,13 @@ def _other_is_alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def locked_folder(folder: Path, doing: str) -> Generator[None]:
+def locked_folder(folder: Path, doing: str, *, shared: bool = False) -> Generator[None]:
     """Locks ``folder`` for this process, and creates it if needed. The lock ends with the process, however it ends.
 
     Args:
         folder: the folder to lock; it gets a file ``lock``, which stays.
         doing: what another process that holds the lock is doing, for the message, such as "preparing".
+        shared: whether others may share the lock, while nobody has it alone.
 
     Raises:
         FolderInUse: another process holds the lock.
@@ -231,14 +232,14 @@ def locked_folder(folder: Path, doing: str) -> Generator[None]:
         lock = _opened_lock(folder / LOCK_FILE)
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(lock, 200, 0).decode("utf-8", "replace").strip()
             holder = f" ({holder})" if holder.isprintable() and holder else ""
             raise FolderInUse(
                 f"{folder}: another process is {doing} in this folder{holder}", "wait for it, or use another folder"
             ) from None
-        if os.fstat(lock).st_nlink <= 1:  # otherwise it is also a file elsewhere, which must not change
+        if not shared and os.fstat(lock).st_nlink <= 1:  # otherwise it is also a file elsewhere, which must not change
             with contextlib.suppress(OSError):  # a full disk must not prevent work that frees space
                 os.ftruncate(lock, 0)
                 os.write(lock, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())

@@ -32,7 +32,7 @@ from ziggurat.features.preparation.numeric_fitting import (
 from ziggurat.features.preparation.own_ids import count_own_ids
 from ziggurat.features.preparation.parts import IdFile, StagedParts
 from ziggurat.features.preparation.proxy.learned import Learned
-from ziggurat.features.preparation.proxy.training import train_proxies
+from ziggurat.features.preparation.proxy.training import trained_proxies
 from ziggurat.features.preparation.table_fitting import FittedTable, fit_table
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
@@ -84,21 +84,21 @@ def fit(
     categories = fit_categories(plan, parts, assignments, staging, encoders, progress)
     if categories.maps:
         parts = PartsWithCategories(parts, plan, assignments, categories)
-    proxies = train_proxies(plan, parts, assignments, staging, progress)
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
     id_files: dict[str, dict[str, Path]] = {name: {} for name in plan.tables}
     for number, (column, table) in enumerate(sorted(columns)):
         id_files[table][column] = staging / f"ids.{number:05d}.arrow"
-    work = _Work(plan, parts, assignments, id_files, encoders, proxies, on_cluster=cluster is not None)
     tables: list[FittedTable] = []
     numbers: list[FittedNumbers] = []
-    progress.start("fit", len(plan.tables), "tables")
-    for fitted in _fit_locally(work) if cluster is None else _fit_on_cluster(work, cluster):
-        if isinstance(fitted, FittedTable):
-            tables.append(fitted)
-            progress.advance(len(tables))
-        else:
-            numbers.append(fitted)
+    with trained_proxies(plan, parts, assignments, staging, progress) as proxies:
+        work = _Work(plan, parts, assignments, id_files, encoders, proxies, on_cluster=cluster is not None)
+        progress.start("fit", len(plan.tables), "tables")
+        for fitted in _fit_locally(work) if cluster is None else _fit_on_cluster(work, cluster):
+            if isinstance(fitted, FittedTable):
+                tables.append(fitted)
+                progress.advance(len(tables))
+            else:
+                numbers.append(fitted)
     sync_folder(encoders)
     fitted_numbers = _merge_in_order(plan, numbers)
     checksum = save_transform(

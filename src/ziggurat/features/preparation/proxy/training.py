@@ -7,8 +7,8 @@ The cache is a folder for each fingerprint of rows and settings, in ``XDG_CACHE_
     vectors.safetensors     the vectors of every table, once it is trained
 
 ``state.json`` is written last and makes the rest valid, so that a training resumes after its last complete pass. What
-is damaged is trained again. A process that trains holds the folder, and others wait. The oldest folders are deleted
-above 4 GiB.
+is damaged is trained again. A process that trains holds the folder (:mod:`~ziggurat.features.preparation.proxy.cache`),
+and others wait. The oldest folders are deleted above 4 GiB.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
-import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +28,7 @@ from safetensors.numpy import save_file
 
 from ziggurat.core.digests import FileChecksum, load_tensors
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.core.files import FolderInUse, atomic_file, locked_folder, user_cache
+from ziggurat.core.files import atomic_file
 from ziggurat.core.progress import Progress
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.data.encoded.split import TRAIN, VALIDATION, Assignment
@@ -41,6 +39,7 @@ from ziggurat.features.encoders.compressed.mapped import Parts
 from ziggurat.features.encoders.encoder import ProxySettings
 from ziggurat.features.negatives_config import InBatchNegatives
 from ziggurat.features.preparation.parts import StagedParts
+from ziggurat.features.preparation.proxy.cache import cache_folder, held, prune
 from ziggurat.features.preparation.proxy.composed import cluster_all, composed_model
 from ziggurat.features.preparation.proxy.factorisation import Factorisation, Floats, logit_coordinates
 from ziggurat.features.preparation.proxy.learned import DAMAGED_PROXY, Learned
@@ -49,22 +48,23 @@ from ziggurat.features.preparation_plan import Preparation, dataset_settings, fi
 
 PROXY_VERSION = 3
 _STATE, _VECTORS = "state.json", "vectors.safetensors"
-_MOST_BYTES = 4 << 30
 _BATCH = (64, 8192)
 _STEPS = 200
 """Steps of a pass at least, unless batches would be smaller than the smallest."""
 _RATE, _DECAY = 0.2, 0.02
-_POLL_S = 0.2
 _PATIENCE = 2
 """Passes without a better loss after which training stops."""
 _WITHOUT_VALIDATION = 3
 """Passes at most where no validation rows say when to stop."""
 
 
-def train_proxies(
+@contextlib.contextmanager
+def trained_proxies(
     plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment], staging: Path, progress: Progress
-) -> dict[ProxySettings, Learned]:
-    """Returns what the proxies learned that encoders of the plan ask for; those of the cache are not trained again.
+) -> Generator[dict[ProxySettings, Learned]]:
+    """Yields what the proxies learned that encoders of the plan ask for; those of the cache are not trained again.
+
+    While the context lasts, no other preparation deletes their files.
 
     Raises:
         ConfigError: there are no labels to learn from before training.
@@ -72,7 +72,8 @@ def train_proxies(
     """
     wanted = list(dict.fromkeys(table.encoder.proxy for table in plan.tables.values() if table.encoder.proxy))
     if not wanted:
-        return {}
+        yield {}
+        return
     if isinstance(plan.data.negatives, InBatchNegatives):
         raise ConfigError(
             "data.negatives: in_batch negatives are made while training, so that the proxy of a learned encoder has no "
@@ -82,42 +83,35 @@ def train_proxies(
     rows = fingerprint_of_rows(plan)
     found: dict[ProxySettings, Learned] = {}
     numbered: ProxyRows | None = None
-    for settings in wanted:
-        composed = _composed(plan, settings)
-        folder = cache_folder() / _key(rows, settings, composed)
-        with _held(folder, progress):
-            learned = _finished(folder)
-            if learned is None:
-                numbered = numbered or ProxyRows.number(plan, parts, assignments, staging, TRAIN)
-                learned = _train(numbered, settings, composed, folder, progress)
-            else:
-                os.utime(folder)
+    with contextlib.ExitStack() as holding:
+        for settings in wanted:
+            composed = _composed(plan, settings)
+            folder = cache_folder() / _key(rows, settings, composed)
+            trained = False
+            while (learned := _shared(folder, holding, progress)) is None:
+                with held(folder, progress, shared=False):
+                    if _finished(folder) is None:
+                        numbered = numbered or ProxyRows.number(plan, parts, assignments, staging, TRAIN)
+                        _train(numbered, settings, composed, folder, progress)
+                        trained = True
+            if not trained:
+                with contextlib.suppress(OSError):  # of another user, or read-only
+                    os.utime(folder)
                 progress.note(f"proxy of {settings.dim} numbers a value: taken from {folder}")
-        found[settings] = learned
-    _prune(cache_folder(), {learned.path.parent for learned in found.values()})
-    return found
+            found[settings] = learned
+        prune()
+        yield found
 
 
-@contextlib.contextmanager
-def _held(folder: Path, progress: Progress) -> Generator[None]:
-    """Holds the folder of a proxy; waits while another process trains it."""
+def _shared(folder: Path, holding: contextlib.ExitStack, progress: Progress) -> Learned | None:
+    """Returns what a finished proxy learned, and holds its folder with others; None, and holds nothing, if there is
+    none."""
     with contextlib.ExitStack() as stack:
-        waits = False
-        while True:
-            try:
-                stack.enter_context(locked_folder(folder, "training the proxy of the same rows"))
-                break
-            except FolderInUse as error:
-                if not waits:
-                    progress.note(f"waiting: {error.problem}")
-                waits = True
-                time.sleep(_POLL_S)
-        yield
-
-
-def cache_folder() -> Path:
-    """Returns the folder of all trained proxies."""
-    return user_cache("proxies")
+        stack.enter_context(held(folder, progress, shared=True))
+        learned = _finished(folder)
+        if learned is not None:
+            holding.push(stack.pop_all())
+        return learned
 
 
 def fingerprint_of_rows(plan: Preparation) -> str:
@@ -320,14 +314,3 @@ def importance_of_tables(plan: Preparation, settings: ProxySettings) -> dict[str
     """
     found = _finished(cache_folder() / _key(fingerprint_of_rows(plan), settings, _composed(plan, settings)))
     return None if found is None else found.importance
-
-
-def _prune(cache: Path, in_use: set[Path]) -> None:
-    """Deletes the folders that were used longest ago while all together are too large."""
-    folders = sorted((each for each in cache.iterdir() if each.is_dir()), key=lambda each: -each.stat().st_mtime)
-    total = 0
-    for folder in folders:
-        total += sum(file.stat().st_size for file in folder.iterdir())
-        if total > _MOST_BYTES and folder not in in_use:
-            with contextlib.suppress(FolderInUse), locked_folder(folder, "deleting old proxies"):
-                shutil.rmtree(folder, ignore_errors=True)
