@@ -26,7 +26,11 @@ from ziggurat.features.encoders.compressed.frequency import FrequencyBandConfig,
 from ziggurat.features.encoders.compressed.hashed_keys import hash_keys
 from ziggurat.features.encoders.compressed.learned_hash import ClusteredCodesConfig, LearnedHashConfig, LshConfig
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder
-from ziggurat.features.encoders.compressed.quotient_remainder import QuotientRemainderConfig, divisor
+from ziggurat.features.encoders.compressed.quotient_remainder import (
+    QuotientRemainderConfig,
+    QuotientRemainderEncoder,
+    divisor,
+)
 from ziggurat.features.encoders.compressed.static_function import StaticFunction
 from ziggurat.features.encoders.encoder import EncoderSettings, ValueCounts
 from ziggurat.features.encoders.files import load_encoder, save_encoder
@@ -208,6 +212,27 @@ def test_quotients_and_remainders_tell_all_values_apart() -> None:
     assert encoder.rows == 90
     assert len({tuple(each) for each in encoder.transform(counts.values).tolist()}) == 1000
     assert [divisor(1000, rows) for rows in (1001, 500, 64, 63, 10)] == [1000, 497, 36, 31, 5]
+
+
+@pytest.mark.parametrize("ratio", [2, 10, 50])
+def test_values_without_numbers_use_all_pairs_of_rows(ratio: int) -> None:
+    count = 20_000
+    for values in (pa.array([f"B{each:09d}" for each in range(count)]), pa.array(np.arange(count) ** 2 * 1001)):
+        encoder = QuotientRemainderConfig(rows=count // ratio).fit(ValueCounts(values, np.ones(count, np.int64)))
+        ids = encoder.transform(values)
+        assert (ids.min(), ids.max()) == (1, encoder.rows - 1)
+        pairs, alone = np.unique(ids[:, 0] * encoder.rows + ids[:, 1], return_counts=True)
+        by_chance = np.exp(-count / ((encoder.rows - 1) / 2) ** 2)
+        assert (alone == 1).sum() / count == pytest.approx(by_chance, abs=0.02)
+        assert len(pairs) <= count
+
+
+def test_a_quotient_encoder_of_version_1_keeps_its_rows() -> None:
+    stored = {"name": "quotient_remainder", "version": 1, "rows": 12, "remainders": 8, "low": None, "seed": 0}
+    encoder = QuotientRemainderEncoder.from_state(stored, {})
+    assert encoder.transform(pa.array(["a", "b", "c", "d"])).tolist() == [[2, 11], [3, 7], [3, 6], [3, 11]]
+    with pytest.raises(DataError, match="version 3"):
+        QuotientRemainderEncoder.from_state({**stored, "version": 3}, {})
 
 
 def test_bands_divide_the_values() -> None:

@@ -20,15 +20,17 @@ from ziggurat.core.hashing import hash_array, to_buckets
 from ziggurat.features.encoders.encoder import EncoderSettings, Ids, State, ValueCounts
 from ziggurat.features.versions import check_version, saved_integer
 
-QUOTIENT_VERSION = 1
+QUOTIENT_VERSION = 2
+_READABLE_VERSIONS = (1, 2)
+"""Version 1 divided the rows for hashes as for integers, so that only half of the values had a pair of rows alone."""
 
 
 class QuotientRemainderConfig(EncoderSettings):
     """Divides a value's number, and sums the row of the quotient and that of the remainder.
 
     The number of an integer is its distance from the least one that occurs. Texts, and integers that are spread over
-    more than eight times as many numbers, have none; theirs are hashes below the number of distinct values, so that
-    some values share both rows.
+    more than eight times as many numbers, have none; theirs are hashes, and half of the rows are quotients, half
+    remainders, which makes the most pairs of rows: values share both only by rare chance.
     """
 
     version: ClassVar[int] = QUOTIENT_VERSION
@@ -45,13 +47,12 @@ class QuotientRemainderConfig(EncoderSettings):
 
     def fit(self, counts: ValueCounts | None) -> QuotientRemainderEncoder:
         assert counts is not None
-        low, span = None, len(counts.values)
+        low, remainders = None, max(1, (self.rows - 1) // 2)
         if pa.types.is_integer(counts.values.type) and len(counts.values):
             numbers: npt.NDArray[np.int64] = counts.values.to_numpy(zero_copy_only=False)
             least, most = int(numbers.min()), int(numbers.max())
             if most - least + 1 <= 8 * len(numbers):
-                low, span = least, most - least + 1
-        remainders = divisor(max(span, 1), self.rows - 1)
+                low, remainders = least, divisor(most - least + 1, self.rows - 1)
         return QuotientRemainderEncoder(self.rows, remainders, low, self.seed)
 
     @classmethod
@@ -118,7 +119,7 @@ class QuotientRemainderEncoder:
     @classmethod
     def from_state(cls, figures: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> Self:
         del arrays
-        check_version("quotient_remainder encoder", figures.get("version"), QUOTIENT_VERSION)
+        check_version("quotient_remainder encoder", figures.get("version"), *_READABLE_VERSIONS)
         rows, remainders = saved_integer(figures, "rows", 3), saved_integer(figures, "remainders", 1)
         low = None if figures.get("low") is None else saved_integer(figures, "low", None)
         return cls(rows, min(remainders, rows - 2), low, saved_integer(figures, "seed", None))
