@@ -1,13 +1,16 @@
-"""The contestants of the benchmark learned_hash: as many bytes as they may use, maps included, and not many fewer."""
+"""The benchmark learned_hash: contestants of as many bytes, maps included, equal pooling, and what is measured."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from bench.benchmark import Context
+from bench.quality.compression.build import measure
 from bench.quality.compression.contestants import (
     CONTESTANTS,
     Budget,
@@ -15,7 +18,9 @@ from bench.quality.compression.contestants import (
     with_encoders,
     with_mixed_dimensions,
 )
-from bench.quality.learned_hash import half_width
+from bench.quality.compression.logs import LOGS, generated
+from bench.quality.compression.trial import run
+from bench.quality.learned_hash import half_width, left_out
 from ziggurat.core.config import Config, parse_config
 from ziggurat.features.encoders.encoder import ValueCounts
 from ziggurat.features.encoders.encoders import EncoderConfig
@@ -67,3 +72,31 @@ def test_mixed_dimensions_are_a_field_of_two_tables() -> None:
 def test_half_of_an_interval() -> None:
     assert half_width([0.5]) == 0
     assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.302653 / 3**0.5)
+
+
+def test_what_is_left_out_of_the_grid_is_told() -> None:
+    (note,) = left_out()
+    assert note.endswith("generated at 2x, 5x; generated with more than 3 of 5 seeds")
+
+
+def test_rows_of_two_codes_are_pooled_as_others_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean over the rows of all ids would halve what an id of two rows adds."""
+    monkeypatch.setattr("bench.quality.collection.sets.LabelledLog.files", lambda *arguments: None)
+    (values,) = {id(each): each.values for each in LOGS if each.name == "amazon_beauty"}.values()
+    poolings = [each.get("pooling") for each in values(_context(tmp_path))["features"] if each["kind"] == "sequence"]
+    assert poolings == ["sum"]
+
+
+def test_a_row_of_training_takes_less_than_the_whole_training(tmp_path: Path) -> None:
+    values = generated(_context(tmp_path))
+    values["training"] = {**values["training"], "log_every": 2}
+    outcome = run({"experiment": values, "tables": {"item": False}}, tmp_path)
+    assert 0 < outcome["row_s"] < outcome["train_s"] / (outcome["steps"] * values["training"]["batch_size"])
+
+
+def test_the_proxy_is_part_of_what_a_map_costs() -> None:
+    assert measure(20_000)["proxy_s"] > 0
+
+
+def _context(folder: Path) -> Context:
+    return Context(quick=True, cache=folder, data=folder, say=lambda text: None)

@@ -163,7 +163,7 @@ def test_another_version_is_rejected(member: tuple[Encoder, pa.Array], tmp_path:
     save_encoder(tmp_path, "t", member[0])
     figures, _ = member[0].to_state()
     write_json(tmp_path / "table.t.json", {**figures, "version": 99})
-    with pytest.raises(DataError, match="version 99, but this ziggurat reads versions? 1"):
+    with pytest.raises(DataError, match=r"version 99, but this ziggurat reads versions? 1"):
         load_encoder(tmp_path, "t")
 
 

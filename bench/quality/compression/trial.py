@@ -16,6 +16,9 @@ from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.features.encoders.files import encoder_file_names
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.run_folder.metrics_log import read_metrics_log
+from ziggurat.training.run_folder.run import Run
+from ziggurat.training.scaling.runs import examples_seen
 
 
 def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -26,7 +29,8 @@ def run(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
         folder: where data and run lie until it ends.
 
     Returns:
-        The figures of validation and test rows, the bytes of weights and maps, and the seconds of both steps.
+        The figures of validation and test rows, the bytes of weights and maps, the seconds of both steps, and those
+        of a row in steps of training alone; 0 if the journal has none.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix="compressed-") as scratch:
         return _run(spec, Path(scratch))
@@ -51,8 +55,19 @@ def _run(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
         "maps": sum(maps.values()),
         "prepare_s": prepared - started,
         "train_s": trained - prepared,
+        "row_s": _row_s(outcome.run, dataset.statistics().rows["train"], experiment.training.batch_size),
         "steps": outcome.step,
     }
+
+
+def _row_s(run: Run, rows: int, batch_size: int) -> float:
+    """Returns the seconds that a row takes in training steps, without evaluations and checkpoints, by the journal."""
+    seconds, seen = 0.0, 0
+    for record in read_metrics_log(run.metrics_path, run.files):
+        if record["split"] == "train" and record.get("rows_per_s"):
+            before, seen = seen, examples_seen(record["step"], rows, batch_size)
+            seconds += (seen - before) / record["rows_per_s"]
+    return seconds / max(1, seen)
 
 
 def known_values(dataset: Dataset, table: str) -> int:
