@@ -22,7 +22,7 @@ from ziggurat.features.encoders.compressed.clusters import (
     shared_out,
     sign_codes,
 )
-from ziggurat.features.encoders.compressed.frequency import FrequencyBandConfig, FrequencyHashConfig
+from ziggurat.features.encoders.compressed.frequency import DoubleHashConfig, FrequencyBandConfig, FrequencyHashConfig
 from ziggurat.features.encoders.compressed.hashed_keys import hash_keys
 from ziggurat.features.encoders.compressed.learned_hash import ClusteredCodesConfig, LearnedHashConfig, LshConfig
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder
@@ -103,6 +103,25 @@ def test_a_frequent_vector_draws_the_centroid() -> None:
     assert len(set(found)) == 3
 
 
+def test_mini_batches_are_weighted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most vectors lie at 0 and weigh next to nothing, so that those at 10 and at 11 are told apart."""
+    monkeypatch.setattr("ziggurat.features.encoders.compressed.clusters._FULL", 1000)
+    x_ND = np.repeat(np.array([0, 10, 11], np.float32), [2000, 500, 500])[:, None]
+    found = cluster(x_ND, np.repeat([1e-3, 1e3, 1e3], [2000, 500, 500]), 2)
+    assert found[0] == found[2000] != found[2500]
+
+
+def test_cells_get_clusters_by_zadors_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two intervals one is ten times as wide, and has 100 times the distortion: in one dimension it gets 100 to the
+    power 1/3 times as many clusters."""
+    monkeypatch.setattr("ziggurat.features.encoders.compressed.clusters.FLAT", 2)
+    x_ND = np.concatenate([np.linspace(0, 1, 1000), np.linspace(100, 110, 1000)]).astype(np.float32)[:, None]
+    found = cluster(x_ND, np.ones(2000), 60)
+    narrow, wide = len(set(found[:1000].tolist())), len(set(found[1000:].tolist()))
+    assert narrow + wide == 60
+    assert wide / narrow == pytest.approx(100 ** (1 / 3), rel=0.15)
+
+
 def test_shares_add_up() -> None:
     assert shared_out(np.array([3.0, 1.0, 0.0]), np.array([100, 100, 100]), 12).tolist() == [8, 3, 1]
     assert shared_out(np.array([3.0, 1.0]), np.array([2, 100]), 12).tolist() == [2, 10]
@@ -125,6 +144,25 @@ def test_alike_values_share_rows(kind: str, form: str) -> None:
     assert len(pairs) == KINDS
     unseen = pa.array([7, -3]) if kind == "integer" else pa.array(["x", ""])
     assert encoder.transform(unseen).tolist() == [11, 11]
+
+
+@pytest.mark.parametrize("form", ["plain", "compact"])
+def test_unseen_and_unmapped_values_share_all_rows_for_them(form: str) -> None:
+    counts, proxy, _ = planted(600, "text")
+    config = LearnedHashConfig.model_validate(
+        {"rows": 1 + 10 + 8 + KINDS, "private_rows": 10, "unseen_rows": 8, "mapped_values": 200, "map": form}
+        | {"code_bits": 3, "check_bits": 8}
+    )
+    ranked = ValueCounts(counts.values, np.arange(600, 0, -1))
+    encoder, ids = config.fit_with_proxy(ranked, proxy)
+    assert ids[:10].tolist() == list(range(1, 11))
+    assert ids[10:210].min() >= encoder.parts.first_coded == 19
+    unseen = (ids[210:] >= 11) & (ids[210:] < 19)
+    assert unseen.mean() > 0.98  # eight check bits miss one in 256
+    strangers = encoder.transform(pa.array([f"w{each}" for each in range(4000)]))
+    shares = np.bincount(strangers, minlength=19)[11:19] / 4000
+    assert shares.min() > 0.1
+    assert shares.max() < 0.15
 
 
 def test_a_compact_map_takes_less_than_the_bytes_it_promises() -> None:
@@ -153,6 +191,8 @@ GOLDEN: list[tuple[EncoderSettings, list[Any]]] = [
     (ClusteredCodesConfig(rows=8, compose="residual"), [[3, 7], [4, 5], [2, 7], [3, 5], [4, 6], [4, 6]]),
     (ClusteredCodesConfig(rows=8, compose="product"), [[3, 7], [4, 5], [2, 7], [4, 7], [4, 6], [4, 6]]),
     (FrequencyHashConfig(rows=5, private_rows=2), [1, 2, 4, 3, 3, 4]),
+    (DoubleHashConfig(rows=8, private_rows=1), [[1, -1], [6, 2], [7, 2], [4, 7], [2, 3], [3, 7]]),
+    (FrequencyBandConfig(first=1, values=2, hashed_rows=3), [0, 1, 2, 5, 3, 4]),
     (QuotientRemainderConfig(rows=6), [[1, 4], [1, 5], [2, 3], [2, 4], [2, 5], [1, 3]]),
 ]
 
@@ -233,6 +273,19 @@ def test_a_quotient_encoder_of_version_1_keeps_its_rows() -> None:
     assert encoder.transform(pa.array(["a", "b", "c", "d"])).tolist() == [[2, 11], [3, 7], [3, 6], [3, 11]]
     with pytest.raises(DataError, match="version 3"):
         QuotientRemainderEncoder.from_state({**stored, "version": 3}, {})
+
+
+def test_two_hashes_are_independent() -> None:
+    counts, _, _ = planted(3000, "text")
+    encoder = DoubleHashConfig(rows=1 + 100 + 500, private_rows=100).fit(counts)
+    ids = encoder.transform(counts.values)
+    one = ids[:, 1] == -1
+    assert sorted(ids[one, 0].tolist()) == list(range(1, 101))
+    assert counts.counts[one].min() >= counts.counts[~one].max()
+    two = ids[~one]
+    assert (two[:, 0] == two[:, 1]).mean() < 0.01
+    assert len({tuple(each) for each in two.tolist()}) > 0.98 * len(two)
+    assert set(two.ravel().tolist()) == set(range(101, 601))
 
 
 def test_bands_divide_the_values() -> None:

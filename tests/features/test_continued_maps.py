@@ -10,9 +10,11 @@ import pytest
 
 from tests.features.compressed_kit import KINDS, planted
 from ziggurat.core.errors import ConfigError
-from ziggurat.features.compressed_rows import match_compressed
+from ziggurat.features.compressed_rows import compressed_difference, match_compressed
+from ziggurat.features.encoders.compressed.frequency import DoubleHashConfig
 from ziggurat.features.encoders.compressed.learned_hash import LearnedHashConfig
 from ziggurat.features.encoders.compressed.mapped import MappedEncoder, describe_drift
+from ziggurat.features.encoders.compressed.quotient_remainder import QuotientRemainderConfig
 from ziggurat.features.encoders.encoder import ProxyVectors, ValueCounts
 
 
@@ -172,6 +174,50 @@ def test_a_newly_private_value_takes_over_the_row_of_its_cluster(kind: str) -> N
     newly = _ids(list(range(100, 110)), kind)
     assert sorted(ids[100:110].tolist()) == list(range(1, 11))
     assert rows_R[second.transform(newly)].tolist() == first.transform(newly).tolist()
+
+
+def test_the_majority_of_a_cluster_decides() -> None:
+    config = LearnedHashConfig(rows=2 + KINDS)
+    counts, proxy = _some(list(range(1000)), "text")
+    first, _ = config.fit_with_proxy(counts, proxy)
+    vectors = proxy.vectors_ND.copy()
+    vectors[:200] = proxy.vectors_ND[1:201]  # these values belong to the next kind now
+    second, ids = config.fit_with_proxy(counts, ProxyVectors(vectors))
+    rows_R, note = match_compressed(first, second)
+    assert note is None
+    assert rows_R[ids[200:]].tolist() == first.transform(counts.values)[200:].tolist()
+
+
+def test_frequent_values_keep_their_rows_and_hashed_rows_theirs() -> None:
+    config = DoubleHashConfig(rows=1 + 4 + 6, private_rows=4)
+    first = config.fit(_some(list(range(50)), "text", [90, 80, 70, 60] + [10] * 46)[0])
+    second = config.fit(_some(list(range(50)), "text", [60, 10, 90, 70, 80] + [10] * 45)[0])
+    rows_R, note = match_compressed(first, second)
+    assert note is None
+    values = _ids([0, 2, 3, *range(5, 50)], "text")  # all but the value that is no longer frequent, and the newcomer
+    there, here = first.transform(values), second.transform(values)
+    assert np.where(here == -1, -1, rows_R[here]).tolist() == there.tolist()
+    assert rows_R[second.transform(_ids([4], "text"))[0, 0]] == -1
+    other = DoubleHashConfig(rows=1 + 4 + 6, private_rows=4, seed=1).fit(_some(list(range(50)), "text")[0])
+    shared, note = match_compressed(first, other)
+    assert note == "rows that are shared by hash start from scratch: 6 there, 6 here"
+    assert (shared[5:] == -1).all()
+
+
+def test_quotients_are_matched_if_they_are_divided_alike() -> None:
+    counts = ValueCounts(pa.array(range(500, 1500)), np.ones(1000, np.int64))
+    first, longer = (QuotientRemainderConfig(rows=90).fit(counts), QuotientRemainderConfig(rows=91).fit(counts))
+    later = QuotientRemainderConfig(rows=90).fit(ValueCounts(pa.array(range(501, 1501)), counts.counts))
+    more = QuotientRemainderConfig(rows=90).fit(ValueCounts(pa.array(range(500, 1900)), np.ones(1400, np.int64)))
+    ours = first.to_state()[0]
+    assert compressed_difference(ours, dict(ours)) is None
+    assert match_compressed(first, first)[0].tolist() == list(range(90))
+    assert compressed_difference(ours, later.to_state()[0]) == "its division differs: low 501 there, 500 here"
+    found = compressed_difference(ours, more.to_state()[0])
+    assert found == f"its division differs: remainders {more.remainders} there, {first.remainders} here"
+    found = compressed_difference(ours, longer.to_state()[0])
+    assert found is not None
+    assert found.startswith("its division differs: rows 91 there, 90 here")
 
 
 def test_clusters_that_have_nothing_in_common_say_so() -> None:

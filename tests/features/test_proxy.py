@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from safetensors.numpy import load_file
 
 from tests.features.feature_kit import Experiment, experiment, write_csv
 from ziggurat.core.errors import ConfigError
@@ -160,14 +161,16 @@ def test_proxies_that_are_held_are_not_deleted(log: Path, monkeypatch: pytest.Mo
         pass
 
 
-def test_distances_are_changes_of_logits() -> None:
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_distances_are_changes_of_logits(share: float) -> None:
+    """Also of a value in a list, which counts by its share of it."""
     random = np.random.default_rng(1)
     model = Factorisation(random.standard_normal((8, 4)).astype(np.float32), np.zeros((8, 4), np.float32), True)
     others = random.integers(3, 8, 500)
     swapped = [
         Rows(
             np.stack([np.zeros(500, np.int64), np.full(500, value), others], axis=1).ravel(),
-            np.ones(1500, np.float32),
+            np.tile(np.array([1, share, 1], np.float32), 500),
             3 * np.arange(500),
             np.zeros(500, np.float32),
             np.ones(500, np.float32),
@@ -179,6 +182,21 @@ def test_distances_are_changes_of_logits() -> None:
     assert ((vectors_ND[0] - vectors_ND[1]) ** 2).sum() == pytest.approx(change, rel=1e-4)
     divided = [swapped[0].slice(start, start + 200) for start in range(0, 500, 200)]
     np.testing.assert_allclose(logit_coordinates(model, divided, [range(1, 3)])[0], vectors_ND, rtol=1e-5)
+
+
+def test_vectors_are_those_of_the_best_pass(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second pass is the best one of four."""
+    losses = iter([2.0, 1.0, 3.0, 4.0, 2.0, 1.0])
+    monkeypatch.setattr(training, "_loss", lambda *arguments: next(losses))
+    _prepared(log, "four")
+    two = {**LEARNED, "proxy_passes": 2}
+    configs = _experiment(log, two)
+    both = (configs.features[0], configs.features[1].model_copy(update={"encoder": configs.features[0].encoder}))
+    _prepared(log, "two", configs.model_copy(update={"features": (*both, configs.features[2])}))
+    assert next(losses, None) is None
+    first, second = (load_file(each) for each in cache_folder().glob("*/vectors.safetensors"))
+    for table in ("user", "item"):
+        np.testing.assert_array_equal(first[table], second[table])
 
 
 def test_values_of_one_kind_share_rows(log: Path) -> None:
