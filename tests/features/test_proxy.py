@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from ziggurat.features.matching import FittedTables, difference, match_rows
 from ziggurat.features.preparation import fitted as fitted_module
 from ziggurat.features.preparation.prepare import prepare
 from ziggurat.features.preparation.proxy import cache as cache_module
+from ziggurat.features.preparation.proxy import composed, training
 from ziggurat.features.preparation.proxy import rows as rows_module
-from ziggurat.features.preparation.proxy import training
 from ziggurat.features.preparation.proxy.cache import cache_folder, lock_of, prune
 from ziggurat.features.preparation.proxy.factorisation import NO_ROW, Factorisation, Rows, logit_coordinates
 from ziggurat.features.saved_transform import SavedTransform
@@ -225,7 +226,18 @@ def test_all_training_rows_tell_what_a_table_is_worth(
     columns = {"user": [None] * 1000 + late.tolist(), "item": items, "price": [0.5] * 4000, "click": clicks}
     write_csv(log / "log.csv", columns)
     monkeypatch.setattr(rows_module, "POOL_ROWS", 500)
+    told: list[int] = []
+
+    def coordinates(model: Factorisation, pools: Iterable[Rows], tables: Sequence[range]) -> Any:
+        read = list(pools)
+        told.append(sum(map(len, read)))
+        return logit_coordinates(model, read, tables)
+
+    for module in (training, composed):
+        monkeypatch.setattr(module, "logit_coordinates", coordinates)
     saved = SavedTransform.open(_prepared(log, "data", _experiment(log, encoder)) / "encoders").encoder("user")
+    assert set(told) == {Dataset(log / "data").statistics().rows["train"]}
+    assert len(told) == (1 if encoder is LEARNED else 2 + CLUSTERED["clusterings"])
     proxies = [training._finished(folder) for folder in cache_folder().iterdir()]
     importance = next(each.importance for each in proxies if each is not None and "user" in each.importance)
     assert importance["user"] > 10 * importance["item"] > 0
