@@ -132,7 +132,7 @@ def fingerprint(
     features: Sequence[FeatureConfig],
     sources: Sequence[str],
     tables: Mapping[str, TableEncoding],
-    kept: Mapping[str, str],
+    kept: Mapping[str, str] | None = None,
 ) -> str:
     """Returns the SHA-256 of everything that determines a prepared dataset; the location of the raw files does not."""
     data = data.model_copy(update={"labels": data.targets.as_prepared.labels})

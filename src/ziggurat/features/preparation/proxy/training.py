@@ -117,7 +117,7 @@ def _shared(folder: Path, holding: contextlib.ExitStack, progress: Progress) -> 
 def fingerprint_of_rows(plan: Preparation) -> str:
     """Returns a fingerprint of the rows that a proxy is trained on; the encoders do not matter."""
     plain = [_without_encoder(feature) for feature in plan.configured]
-    return fingerprint(plan.data, plain, plan.sources, {}, {})
+    return fingerprint(plan.data, plain, plan.sources, {})
 
 
 def _without_encoder(feature: FeatureConfig) -> FeatureConfig:
