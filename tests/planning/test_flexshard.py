@@ -90,6 +90,35 @@ def test_two_hosts_send_their_sums_to_each_other() -> None:
     assert on_every_rank.intra_bytes == 0
 
 
+def test_rows_that_in_batch_negatives_repeat_are_needed_once() -> None:
+    """Of 256 examples 32 are read and each is there 8 times: drawn distinct rows are those of the 32."""
+    spec, counts = history(300), zipf(300)
+    counted = statistics(sum(counts) // LENGTH, {"item": counts})
+    read = Problem((spec,), where(), counted, BATCH).tiered(spec)
+    repeated = Problem((spec,), where(), counted, 8 * BATCH, read_share=1 / 8).tiered(spec)
+    assert repeated.loads(40, 60) == read.loads(40, 60)
+    random, shares = np.random.default_rng(0), np.array(counts) / sum(counts)
+    drawn = [np.tile(random.choice(300, (BATCH, LENGTH), p=shares), (8, 1)) for _ in range(40)]
+    needed = np.mean([len(np.unique(each)) for each in drawn])
+    assert sum(load.touched for load in repeated.loads(0, 0)) == pytest.approx(needed, rel=0.02)
+    sent = np.array(baseline_bytes(read)[:2])
+    assert baseline_bytes(repeated)[:2] == pytest.approx(8 * sent)
+
+
+def test_rows_of_dropped_negatives_are_not_looked_up() -> None:
+    """A quarter of the examples is left: all figures of tiers but the room of the batch are those of a fourth."""
+    spec, counts = history(300), zipf(300)
+    counted = statistics(sum(counts) // LENGTH, {"item": counts})
+    quarter = Problem((spec,), where(), counted, BATCH // 4)
+    kept = Problem((spec,), where(), counted, BATCH, kept_share=1 / 4)
+    assert kept.tiered(spec).loads(40, 60) == quarter.tiered(spec).loads(40, 60)
+    assert baseline_bytes(kept.tiered(spec)) == baseline_bytes(quarter.tiered(spec))
+    for sharding in ("row_wise", "data_parallel"):
+        plan = Plan(8, {"item": Placement(sharding, tuple(range(8)))}, 2)
+        assert kept.costs(spec, plan)[0][1].seconds == pytest.approx(quarter.costs(spec, plan)[0][1].seconds)
+    assert kept.client_bytes == pytest.approx(4 * quarter.client_bytes, abs=4)
+
+
 def test_shards_add_up_to_the_tiers() -> None:
     spec, topology = history(101), where(2, 2)
     given = problem(spec, topology, zipf(101))

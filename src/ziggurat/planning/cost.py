@@ -4,7 +4,8 @@ Tables are float32, ids int64, lengths int32 (a length for each key and example)
 
 ====  =================================================================================
 H, D  hosts and devices of each; W = H·D ranks
-B     examples per rank and step; W·B in all
+B     examples per rank and step; W·B in all. Where negatives are dropped during training, those that are left,
+      but for buffers
 K     keys that the table is looked up by: its features; each position of a sequence counts as one
 L     ids per example over all keys
 f     share of the ids that fall into the shard's rows; 1 if the shard has all rows
@@ -12,7 +13,7 @@ R, C  rows and columns of the shard
 s     bytes of optimizer state per row of the shard
 n     ids that reach the shard: W·B·L·f; for a replicated table B·L on every rank
 U     expected number of distinct rows among them, from how often each row is looked up;
-      for a replicated table among the ids of all ranks
+      for a replicated table among the ids of all ranks. In-batch negatives repeat ids and are not counted here
 ====  =================================================================================
 
 **Memory traffic** of forward, backward and the fused optimizer is ``n·(8 + 8·C) + U·(8·C + 2·s)``. For each id, the id,
@@ -127,31 +128,46 @@ def client_bytes(table: TableSpec, usage: Usage, batch_size: int) -> int:
 
 
 def shard_cost(
-    table: TableSpec, shard: Shard, sharding: Sharding, usage: Usage | AccessCurve, topology: Topology, batch_size: int
+    table: TableSpec,
+    shard: Shard,
+    sharding: Sharding,
+    usage: Usage | AccessCurve,
+    topology: Topology,
+    batch_size: int,
+    looked_up: float | None = None,
+    read: float | None = None,
 ) -> ShardCost:
     """Returns the cost of one shard of ``table`` by the model above.
 
-    ``usage`` describes the table's rows in the order in which they are stored.
+    Args:
+        table, shard, sharding: the table, and its part with the way in which it is split.
+        usage: how the table's rows are looked up, in the order in which they are stored.
+        topology: the devices.
+        batch_size: B, for which buffers have room.
+        looked_up: examples of a rank and step whose ids are looked up, if they are fewer.
+        read: those of them that were read, if the others repeat their ids.
     """
     rows, columns = shard.rows.size, shard.columns.size
     weights, states = FLOAT * rows * columns, state_bytes(table.optimizer, rows, columns)
     replicated = sharding == "data_parallel"
     buffers = _replica_buffers(table, topology) if replicated else _buffers(table, shard, sharding, usage, topology)
     per_batch = 1 if replicated else batch_size
+    looked_up = batch_size if looked_up is None else looked_up
     if replicated:
         intra, inter = _ring_traffic(shard, topology)
         links = [topology.intra_bandwidth] * (topology.devices > 1) + [topology.inter_bandwidth] * (topology.hosts > 1)
         exchange = (intra + inter) / min(links, default=1.0)
     else:
         intra, inter = _traffic(table, shard, sharding, usage, topology)
-        intra, inter = batch_size * intra, batch_size * inter
+        intra, inter = looked_up * intra, looked_up * inter
         exchange = intra / topology.intra_bandwidth + inter / topology.device_inter_bandwidth
-    all_ids = topology.world_size * batch_size * usage.ids_per_row
+    all_ids = topology.world_size * looked_up * usage.ids_per_row
+    among = all_ids if read is None else topology.world_size * read * usage.ids_per_row
     ids, own_ids = (all_ids / topology.world_size if replicated else all_ids), usage.share(shard.rows)
     reads = FLOAT * columns
-    row_traffic = _row_traffic(table, shard.rows, columns, usage, all_ids, ids)
+    row_traffic = _row_traffic(table, shard.rows, columns, usage, among, ids)
     gradients = 5 * FLOAT * rows * columns if replicated and topology.world_size > 1 else 0
-    slow = _row_traffic(table, shard.slow, columns, usage, all_ids, ids) if shard.slow.size else 0.0
+    slow = _row_traffic(table, shard.slow, columns, usage, among, ids) if shard.slow.size else 0.0
     fast = ids * own_ids * (ID + reads) + row_traffic - slow + gradients
     seconds = fast / topology.lookup_bandwidth + exchange + (slow / topology.slow_bandwidth if slow else 0.0)
     return ShardCost(
@@ -171,13 +187,14 @@ def shard_cost(
 
 
 def _row_traffic(
-    table: TableSpec, rows: Span, columns: int, usage: Usage | AccessCurve, all_ids: float, ids: float
+    table: TableSpec, rows: Span, columns: int, usage: Usage | AccessCurve, among: float, ids: float
 ) -> float:
     """Returns the bytes of these rows that a step moves.
 
-    Each row is read once for each of its ids; each touched row is also read and written with its state.
+    Each row is read once for each of its ids; each touched row is also read and written with its state. These are the
+    distinct rows of ``among`` ids.
     """
-    touched = rows.size if updates_all_rows(table) else usage.distinct(all_ids, rows)
+    touched = rows.size if updates_all_rows(table) else usage.distinct(among, rows)
     return ids * usage.share(rows) * FLOAT * columns + touched * 2 * row_bytes(table, columns)
 
 

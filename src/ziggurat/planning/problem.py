@@ -47,6 +47,8 @@ class Problem:
         offloads_rows: whether memory may hold only some rows of a table. No table is then split by columns or
             replicated, unless the user asks for it.
         memory_for_rows: if so, the bytes of each device's memory for rows; the others are on a disk.
+        kept_share: the share of a batch's examples that is left where negatives are dropped during training.
+        read_share: the share of them that was read; the others repeat the ids of those, as in-batch negatives do.
     """
 
     tables: tuple[TableSpec, ...]
@@ -57,6 +59,18 @@ class Problem:
     reserve: float = 0.1
     offloads_rows: bool = False
     memory_for_rows: float | None = None
+    kept_share: float = 1.0
+    read_share: float = 1.0
+
+    @property
+    def looked_up(self) -> float:
+        """Examples of a rank and step whose ids are looked up; buffers have room for :attr:`batch_size`."""
+        return self.batch_size * self.kept_share
+
+    @property
+    def read(self) -> float:
+        """Examples of a rank and step that were read, whose ids the distinct rows of a step are among."""
+        return self.looked_up * self.read_share
 
     @cached_property
     def usages(self) -> dict[str, Usage]:
@@ -88,7 +102,7 @@ class Problem:
     def tiered(self, table: TableSpec) -> PricedTable:
         """Returns the table with the costs of its rows in tiers."""
         if table.name not in self._tiered:
-            self._tiered[table.name] = PricedTable(table, self.curve(table), self.topology, self.batch_size)
+            self._tiered[table.name] = PricedTable(table, self.curve(table), self.topology, self.read, self.looked_up)
         return self._tiered[table.name]
 
     def cost(self, table: TableSpec, shard: Shard, sharding: Sharding) -> ShardCost:
@@ -99,7 +113,8 @@ class Problem:
         found = self._costs.get(key)
         if found is None:
             usage = self.usages[table.name] if fast is None else self.curve(table, row_parts(sharding, topology))
-            found = shard_cost(table, shard, sharding, usage, topology, self.batch_size)
+            examples = self.batch_size, self.looked_up, self.read
+            found = shard_cost(table, shard, sharding, usage, topology, *examples)
             self._costs[key] = found
         return found
 

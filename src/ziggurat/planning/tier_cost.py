@@ -5,7 +5,7 @@ host, split over its ranks. The rest is split over all ranks. Each rank looks up
 the figures of a row depend on three probabilities. Symbols, beside those of :mod:`~ziggurat.planning.cost`:
 
 ====  =================================================================================
-n     look-ups of one rank and step: B·L
+n     look-ups of one rank and step: B·L, of the examples that were read: in-batch negatives repeat ids
 p     share of the table's look-ups that the row gets
 q     1 − (1 − p)^n, the probability that one given rank needs the row
 h     1 − (1 − p)^(D·n), the probability that any rank of one given host needs it
@@ -176,17 +176,22 @@ class PricedTable:
         table: the table.
         curve: how its rows are looked up, by falling frequency in one range.
         topology: the devices.
-        batch_size: examples per rank and step.
+        read: examples per rank and step whose ids the distinct rows are among.
+        looked_up: those whose ids are looked up, if others repeat their ids.
 
     Attributes:
-        lookups: look-ups of one rank and step.
+        lookups: look-ups of one rank and step, without those of examples that repeat ids.
+        every_lookup: all look-ups of one rank and step.
         ends: where the runs of equally frequent rows end, from 0 on, (N + 1,).
         needed: the probability that one given rank needs a row, for each run, (N,).
     """
 
-    def __init__(self, table: TableSpec, curve: AccessCurve, topology: Topology, batch_size: int) -> None:
+    def __init__(
+        self, table: TableSpec, curve: AccessCurve, topology: Topology, read: float, looked_up: float | None = None
+    ) -> None:
         self.table, self.topology = table, topology
-        self.lookups = batch_size * curve.ids_per_row
+        self.lookups = read * curve.ids_per_row
+        self.every_lookup = self.lookups if looked_up is None else looked_up * curve.ids_per_row
         self._ways = row_costs(table, topology)
         shares, ones = curve.shares, np.ones(len(curve.shares))
         ranks = (1, topology.devices, topology.world_size)
@@ -310,7 +315,7 @@ def baseline_bytes(tiered: PricedTable) -> tuple[float, float, float]:
     The table is split by rows over all ranks. The rank keeps the ids, the rows and the gradients of what is asked of
     it, beside its own examples.
     """
-    table, topology, look_ups = tiered.table, tiered.topology, tiered.lookups
+    table, topology, look_ups = tiered.table, tiered.topology, tiered.every_lookup
     world, devices, vector = topology.world_size, topology.devices, FLOAT * table.dim
     sent = look_ups * (ID + 2 * vector)
     rows = table.rows / world * (vector + state_bytes(table.optimizer, 1, table.dim))

@@ -35,6 +35,7 @@ from ziggurat.training.checkpointing import Checkpointing
 from ziggurat.training.in_batch_negatives import rows_read, with_negatives
 from ziggurat.training.loss import LossWindow
 from ziggurat.training.placement.counted_lookups import planned_statistics
+from ziggurat.training.placement.step_examples import StepExamples
 from ziggurat.training.placement.tier_watch import TierWatch
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run_folder.metrics_log import MetricsLog, NoMetricsLog, open_metrics_log, resume_note
@@ -106,9 +107,9 @@ class Trainer:
         self._transferred: tuple[dict[str, float], int] = ({}, self.at.step)
         tiered, self._watch = recommender.lookup.tiered, None
         if tiered is not None:
-            examples = max(1, round(self._step_rows() / self.world.size))
             statistics = planned_statistics(dataset.statistics(), run.files)
-            self._watch = TierWatch(tiered.tables, statistics, examples, self.world)
+            examples = StepExamples.of(run.experiment, statistics, self.world.size)
+            self._watch = TierWatch(tiered.tables, statistics, examples.read, self.world)
         self._tier_totals: tuple[dict[str, float], int] = ({}, self.at.step)
 
     @property

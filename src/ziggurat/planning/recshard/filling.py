@@ -46,8 +46,8 @@ class Demand:
     def of(cls, problem: Problem, table: TableSpec) -> Demand:
         """Returns the demand of ``table``, unsplit, on one device."""
         curve, each, topology = problem.curve(table), row_bytes(table, table.dim), problem.topology
-        ids = topology.world_size * problem.batch_size * curve.ids_per_row
-        traffic = ids * curve.shares * FLOAT * table.dim + touch_probability(curve.shares, ids) * 2 * each
+        ids, among = (topology.world_size * each * curve.ids_per_row for each in (problem.looked_up, problem.read))
+        traffic = ids * curve.shares * FLOAT * table.dim + touch_probability(curve.shares, among) * 2 * each
         slower = 1 / topology.slow_bandwidth - 1 / topology.lookup_bandwidth if topology.slow_bandwidth else 0.0
         savings, whole = traffic * slower / each, problem.whole(table)
         slow_seconds = whole.seconds + float(savings @ curve.sizes) * each

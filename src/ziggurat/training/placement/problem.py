@@ -25,6 +25,7 @@ from ziggurat.towers.upstream import transforms
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.cost_cache import with_measured_costs
 from ziggurat.training.placement.shard_benchmark import make_shard_benchmark, without_measuring
+from ziggurat.training.placement.step_examples import StepExamples
 
 MEASURE_S, MEASURED_BYTES = 0.2, 2**27
 """Seconds to measure each figure of a disk for a plan, and the maximal size of the file used for it."""
@@ -80,9 +81,10 @@ def planning_input(
     """
     config = experiment.planning if measure_plans else without_measuring(experiment.planning)
     topology = with_disk(config, topology, run, tables)
-    batch_size = -(-experiment.training.batch_size // topology.world_size)  # per rank
-    config = with_measured_costs(config, topology.kind)
-    problem = problem_of(tables, statistics or Dataset(prepared).statistics(), topology, config, batch_size)
+    config, statistics = with_measured_costs(config, topology.kind), statistics or Dataset(prepared).statistics()
+    examples = StepExamples.of(experiment, statistics, topology.world_size)
+    problem = problem_of(tables, statistics, topology, config, examples.batch)
+    problem = problem.but(kept_share=examples.kept_share, read_share=examples.read_share)
     if experiment.towers is not None and transforms(experiment.parallel, topology.hosts):
         problem = with_towers_on_hosts(problem, experiment.towers.resolve([table.features for table in tables]))
     return PlanningInput(problem, config.planner, make_shard_benchmark(config, topology.kind))

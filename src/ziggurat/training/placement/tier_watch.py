@@ -29,11 +29,11 @@ class TierWatch:
     Args:
         tables: these tables.
         statistics: the counts of preparation.
-        examples: the rows of this rank's batch.
+        examples: the rows that are read for a batch of a rank.
         world: all ranks.
     """
 
-    def __init__(self, tables: list[TieredTable], statistics: DatasetStatistics, examples: int, world: World) -> None:
+    def __init__(self, tables: list[TieredTable], statistics: DatasetStatistics, examples: float, world: World) -> None:
         self._shares: dict[str, list[float]] = {}
         self._expected: dict[str, float] = defaultdict(float)
         self._noted: set[str] = set()
