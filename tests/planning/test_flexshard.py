@@ -343,6 +343,13 @@ def test_copies_that_save_little_are_left_out() -> None:
     assert none.step_seconds > saving.step_seconds
 
 
+def test_a_table_that_no_training_row_looks_up_has_no_copies() -> None:
+    config = PlanningConfig.model_validate({"planner": {"name": "flexshard"}, "reserve": 0})
+    found = plan_tables((history(),), statistics(1000, {"item": [0] * 500}), where(), config, BATCH)
+    placement = found.plan.placements["item"]
+    assert (placement.sharding, placement.copied_rows, placement.host_rows) == ("row_tiers", 0, 0)
+
+
 def test_growth_with_ranks() -> None:
     spec = history(5000)
     config = PlanningConfig.model_validate({"planner": {"name": "flexshard"}, "reserve": 0})

@@ -186,8 +186,9 @@ def _with_copies_in(
 
 
 def _saved_by_copies(tables: Sequence[PricedTable], counts: Sequence[TierCounts]) -> float:
-    """Returns the share of the tables' modelled seconds that copies save."""
-    return 1 - step_seconds(tables, counts) / step_seconds(tables, [TierCounts(0, 0)] * len(tables))
+    """Returns the share of the tables' modelled seconds that copies save; none of tables that nothing looks up."""
+    without = step_seconds(tables, [TierCounts(0, 0)] * len(tables))
+    return 1 - step_seconds(tables, counts) / without if without else 0.0
 
 
 def fastest_tiers(problem: Problem, table: TableSpec) -> list[ShardCost]:
