@@ -82,6 +82,19 @@ def test_values_and_gradients_are_those_of_embedding_bag(pooling: str, lengths: 
     torch.testing.assert_close(sums_UD[:-1], leaf_UD.grad[:-1], rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("features", [("history",), ("item",), ("item", "history")])
+def test_a_batch_without_examples_has_no_rows(features: tuple[str, ...]) -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    lengths = [(0, none.int())] * len(features)
+    bags = bags_of_features(spec("sum", *features), DistinctRows(none, none, [0], [0], [0]), lengths, 0)
+    sums_UD = torch.zeros(1, D)
+    for each in bags:
+        rows = each.pooled(torch.zeros(1, D))
+        assert rows.shape == ((0, S, D) if each.feature == "history" else (0, D))
+        each.add_gradients(torch.ones_like(rows), sums_UD)
+    assert not sums_UD.any()
+
+
 def test_short_histories_take_no_memory_beside_their_rows() -> None:
     (bags,), rows_UD, _ = drawn("sum", {"history": positions(2)})
     grad, sums_UD = torch.ones(1).expand(B, S, D), torch.zeros_like(rows_UD)

@@ -64,7 +64,7 @@ def bags_of_features(
     for feature, inverse_L, (_, lengths_N) in zip(spec.features, inverses, lengths, strict=True):
         has_positions = feature in spec.positions
         if single:
-            found.append(_single_ids(feature, inverse_L, lengths_N, size if has_positions else None))
+            found.append(_single_ids(feature, inverse_L, lengths_N, spec.positions.get(feature)))
         else:
             found.append(
                 _ManyIds(feature, spec.pooling == "mean", inverse_L, lengths_N, size if has_positions else None)
@@ -143,14 +143,14 @@ class _SingleIds(FeatureBags):
             yield bags, exists_N[bags], self.inverse_L[first:last]
 
 
-def _single_ids(feature: str, inverse_L: Tensor, lengths_N: Tensor, size: int | None) -> _SingleIds:
-    """Returns the bags of a feature; those of a sequence with positions come in order of position."""
+def _single_ids(feature: str, inverse_L: Tensor, lengths_N: Tensor, positions: int | None) -> _SingleIds:
+    """Returns the bags of a feature; those of a sequence with positions, S of them, come in order of position."""
     exists, inverse_L = lengths_N.bool(), inverse_L.int()
-    if size is not None:
+    if positions is not None:
         number_N = torch.zeros_like(lengths_N)
         number_N[exists] = torch.arange(len(inverse_L), dtype=number_N.dtype, device=number_N.device)
-        exists = exists.view(-1, size).T.contiguous()
-        inverse_L = inverse_L[number_N.view(-1, size).T[exists]]
+        exists = exists.view(positions, -1).T.contiguous()
+        inverse_L = inverse_L[number_N.view(positions, -1).T[exists]]
     counts = [each.count_nonzero() for each in exists.view(-1).split(_PIECE)]
     ends = torch.stack([torch.zeros_like(counts[0]), *counts]).cumsum(0).tolist() if counts else [0]
     return _SingleIds(feature, inverse_L, exists, ends)
