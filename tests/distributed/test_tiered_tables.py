@@ -29,7 +29,7 @@ from tests.distributed.tier_cases import (
     tiers_of,
     trained,
 )
-from ziggurat.core.errors import InvalidSection
+from ziggurat.core.errors import InvalidSection, ZigguratError
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
@@ -38,6 +38,7 @@ from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.embeddings.row_tiers.distinct_rows import TierBounds
 from ziggurat.embeddings.row_tiers.flags import packed, packed_by_torch, padded, unpacked, unpacked_by_torch
 from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.tensor_slices import gather
 from ziggurat.parallel.world import World
 from ziggurat.planning.constraints import check_placement
 from ziggurat.training.placement.tier_watch import TierWatch
@@ -70,7 +71,56 @@ def compare_ends(rank: int) -> dict[str, Any]:
     adagrad = {"name": "adagrad", "lr": 0.1}
     found |= {f"adagrad_{name}": trained(plans[name], adagrad, STEPS) for name in ("mixed", "row_wise")}
     found["marks"] = marked(rank)
+    found["late"], found["partial"] = late(), partial(plans)
     found["in_memory"], found["on_disk"] = (contents(slots) for slots in (None, SLOTS))
+    return found
+
+
+def late() -> list[str]:
+    """Returns the errors of backward passes of batches that are no longer on their way, and of those that are."""
+    plan = tiers_of(WORLD, LOCAL)
+    lookup, errors = lookup_of(plan, OPTIMIZERS[0]), list[str]()
+
+    def back(loss: torch.Tensor) -> None:
+        try:
+            loss.backward()
+        except ZigguratError as error:
+            errors.append(str(error))
+        else:
+            errors.append("")
+
+    first, second = (looked_up(lookup, batch(step), plan, step, ahead=False) for step in (0, 1))
+    back(second)
+    back(first)  # another batch was looked up since
+    lookup.exchange()
+    third = looked_up(lookup, batch(2), plan, 2, ahead=False)
+    lookup.release()
+    back(third)
+    fourth = looked_up(lookup, batch(3), plan, 3, ahead=False)
+    with torch.no_grad():
+        lookup.finish(lookup.start(batch(50)))
+    back(fourth)
+    lookup.exchange()
+    return errors
+
+
+def partial(plans: dict[str, Plan]) -> dict[str, Any]:
+    """Returns what plans train where some features, and whole tables, get no gradient.
+
+    A user and the history get one, the item, looked up in the same table before the history, and the tags do not.
+    """
+    found: dict[str, Any] = {}
+    for name in ("mixed", "row_wise", "tiers"):
+        plan = tiers_of(WORLD, LOCAL) if name == "tiers" else plans[name]
+        lookup = lookup_of(plan, OPTIMIZERS[0])
+        before = gather(lookup.tensor_slices())
+        for step in range(3):
+            rows = lookup.finish(lookup.start(part(batch(step), dist.get_rank(), WORLD))).by_feature
+            loss = sum((rows[each] * rows[each].detach().sin()).sum() for each in ("user", "history"))
+            (loss * (WORLD / BATCH)).backward()  # pyright: ignore[reportAttributeAccessIssue]
+            lookup.exchange()
+        found[name] = gather(lookup.tensor_slices())
+        found[f"{name}_before"] = before
     return found
 
 
@@ -183,6 +233,25 @@ def test_copies_are_equal_where_numbers_travel_with_16_bits(ranks: list[dict[str
         for name, tensor in exact.items():
             assert not torch.equal(found[name], tensor), name
             torch.testing.assert_close(found[name], tensor, rtol=2e-2, atol=2e-2)
+
+
+def test_gradients_that_come_too_late_are_refused(ranks: list[dict[str, Any]]) -> None:
+    """Without an error, the first of two batches that are looked up before a backward pass would lose its updates."""
+    for found in ranks:
+        in_time, overtaken, released, beside = found["late"]
+        assert in_time == beside == ""
+        for error in (overtaken, released):
+            assert "that is no longer on its way" in error
+            assert "exchange() before the next batch is looked up" in error
+
+
+def test_features_and_tables_without_gradients_keep_their_rows(ranks: list[dict[str, Any]]) -> None:
+    found = ranks[0]["partial"]
+    for name in ("tiers", "mixed"):
+        assert torch.equal(found[name]["tags"], found[f"{name}_before"]["tags"])
+        for table, tensor in found["row_wise"].items():
+            torch.testing.assert_close(found[name][table], tensor, rtol=0, atol=1e-6)
+    assert not torch.equal(found["tiers"]["item"], found["tiers_before"]["item"])
 
 
 def test_a_delta_holds_each_changed_row_once(ranks: list[dict[str, Any]]) -> None:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from ziggurat.core.errors import ZigguratError
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.dirty_rows import TrackedShard
@@ -58,6 +59,7 @@ class TableBatch:
         announced: its rows of the third tier here, on their way from a disk.
         split_edge: the graph that updates the rows of the third tier that were sent; None if none is trained.
         grad_UD: the gradients of the distinct rows, once the backward pass has reached them.
+        ended: whether its rows were updated or released, so that gradients come too late.
     """
 
     table: TieredTable
@@ -71,6 +73,7 @@ class TableBatch:
     announced: AnnouncedBatch | None = None
     split_edge: GradientEdge | None = None
     grad_UD: Tensor | None = None
+    ended: bool = False
 
 
 @dataclass(slots=True)
@@ -183,7 +186,10 @@ class TieredTables(nn.Module):
                 each.host_ids = groups.host.send("host_rows", hosts_U, distinct.hosts, host_received)
 
     def finish(self, batch: TieredBatch) -> dict[str, Tensor]:
-        """Returns the rows by feature: (B, W), or (B, S, W) for a sequence with positions."""
+        """Returns the rows by feature: (B, W), or (B, S, W) for a sequence with positions.
+
+        With gradients, this ends the batch before, as :meth:`release` does: one batch at a time is on its way back.
+        """
         self.send_ids(batch)
         if torch.is_grad_enabled():
             self.release()
@@ -208,6 +214,7 @@ class TieredTables(nn.Module):
         copies: list[CopiedGradients] = []
         returned: list[tuple[TableBatch, InFlight]] = []
         for each in batch.tables:
+            each.ended = True
             grads, distinct = self._gradients(each), each.distinct
             copied_UD, host_UD, split_UD = grads.split(distinct.by_tier)
             if each.table.split is not None:
@@ -232,9 +239,10 @@ class TieredTables(nn.Module):
                 step(each)
 
     def release(self) -> None:
-        """Ends a batch that has no backward pass: rows keep their values."""
+        """Ends a batch that has no backward pass: rows keep their values. Gradients that reach it later are refused."""
         batch, self._pending = self._pending, None
         for each in batch.tables if batch is not None else ():
+            each.ended = True
             each.table.release()
             if each.copies is not None:
                 each.copies.wait()
@@ -364,6 +372,13 @@ class _SpreadRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         batch: TableBatch = ctx.batch
+        if batch.ended:
+            raise ZigguratError(
+                f"gradients reached a batch of table {batch.table.spec.name!r} that is no longer on its way: its rows "
+                "were updated, released, or another batch was looked up with gradients since",
+                "run the backward pass of a batch once, and exchange() before the next batch is looked up, or look the "
+                "next one up under torch.no_grad()",
+            )
         for bags, grad in zip(batch.bags, grads, strict=True):
             if grad is None:
                 continue
