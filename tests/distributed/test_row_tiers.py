@@ -23,7 +23,7 @@ Results = dict[tuple[str, str], dict[str, Any]]
 STEPS = 50
 ALL = {name: (rows, 0) for name, rows in ROWS.items()}
 NONE = dict.fromkeys(ROWS, (0, 0))
-WORLDS = [(4, 2), (8, 4), (4, 1)]
+WORLDS = [(4, 2), (8, 4), (4, 1), (6, 2)]
 
 
 @pytest.fixture(scope="module")
