@@ -66,7 +66,7 @@ class Way(ABC):
 
     @abstractmethod
     def held_bytes(self) -> int:
-        """Returns the bytes of weights and optimizer states on this rank."""
+        """Returns the bytes of weights, optimizer states and the order of rows on this rank."""
 
     def traffic(self) -> dict[str, float]:
         """Returns this rank's bytes so far by what they were sent for; empty if they are not counted."""
@@ -96,7 +96,8 @@ class ByPlan(Way):
         self._lookup.exchange()
 
     def held_bytes(self) -> int:
-        return sum(each.tensor.nbytes for each in [*self._lookup.tensor_slices(), *self._lookup.state_slices()])
+        slices = [*self._lookup.tensor_slices(), *self._lookup.state_slices()]
+        return sum(each.tensor.nbytes for each in slices) + self._lookup.order_bytes
 
     def traffic(self) -> dict[str, float]:
         return {} if self._lookup.tiered is None else self._lookup.tiered.traffic.totals()
@@ -177,8 +178,8 @@ class Contestant:
         }
 
     def peak_bytes(self) -> int:
-        """Returns what this rank holds at most in a step without the encoder: weights, states, and whatever torch
-        allocates."""
+        """Returns what this rank holds at most in a step without the encoder: weights, states, the order of rows, and
+        whatever torch allocates."""
         history = self._history()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
             self._exchanged(history)

@@ -152,7 +152,7 @@ def _grown(spec: Mapping[str, Any], batch: int) -> list[Figure]:
     """Returns the bytes between hosts and the seconds of an exchange on 2 to 64 ranks, by the cost model."""
     problem = _problem(Histories(spec), 8, batch)
     figures: list[Figure] = []
-    for each in growth(problem, problem.tables[0], (1, 2, 4, 8, 16, 32)):
+    for each in growth(problem, problem.tables[0], (1, 2, 4, 8, 16, 32), FlexShard.Config()):
         name, mine = f"{each.ranks}_ranks_modelled", each.in_tiers
         for way, other in ((SPLIT, each.split), (TORCHREC, each.every_look_up)):
             if other.inter_bytes:
@@ -197,8 +197,9 @@ def run(context: Context) -> Result:
         f"{LOCAL_RATE} within; {batch} examples of a rank and step; drawn: {rows:,} rows, histories of {SHORTEST} to "
         f"{LONGEST} ids; rows of {DIM} floats, row-wise Adagrad",
         "bytes are per step and of all ranks, as the kernel counts them, headers included; communication: look-up, "
-        "backward pass and update without a model; step: with attention over the histories; peak: weights, states "
-        "and what torch allocates in a step without the model, of the fullest rank; memory: FlexShard's over theirs",
+        "backward pass and update without a model; step: with attention over the histories; peak: weights, states, the "
+        "order of rows and what torch allocates in a step without the model, of the fullest rank; memory: FlexShard's "
+        "over theirs",
         f"recshard: {RECSHARD_ROUNDS} rounds, with all memory that it wants, as it has no plan for a single table in "
         "that of the others; rows: split by rows, de-duplicated; torchrec: EmbeddingCollection, row-wise, each look-up "
         "sent; in_host, between_hosts: payload that the look-up counts, of which predicted_off is too; modelled: by "

@@ -35,12 +35,15 @@ from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.embeddings.offload import OffloadFolder
+from ziggurat.embeddings.row_order import RowOrder
 from ziggurat.embeddings.row_tiers.distinct_rows import TierBounds
 from ziggurat.embeddings.row_tiers.flags import packed, packed_by_torch, padded, unpacked, unpacked_by_torch
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.tensor_slices import gather
 from ziggurat.parallel.world import World
+from ziggurat.planning.access_curve import AccessCurve
 from ziggurat.planning.constraints import check_placement
+from ziggurat.planning.tier_cost import PricedTable
 from ziggurat.training.placement.tier_watch import TierWatch
 
 WORLD, LOCAL, STEPS = 4, 2, 8
@@ -368,6 +371,23 @@ def test_what_tiers_cannot_do_is_refused_by_name(change: dict[str, Any], message
     spec = TableSpec("t", 12, 8, ("t",), "sum", given.pop("optimizer"), 0.01)
     with pytest.raises(InvalidSection, match=message):
         check_placement(spec, Placement("row_tiers", **given), topology)
+
+
+@pytest.mark.parametrize(("copied", "hosts"), [(0, 0), (4, 6), (20, 0), (0, 20)])
+def test_the_order_of_rows_takes_what_the_cost_model_counts(copied: int, hosts: int) -> None:
+    """Nothing is looked up, so that the model counts flags and the order alone, beside weights and states."""
+    spec = TableSpec("t", 400, 8, ("t",), "sum", {"name": "sgd"}, 0.01)
+    copied, hosts = 20 * copied, 20 * hosts
+    plan = Plan(WORLD, {"t": Placement("row_tiers", EVERYWHERE, None, None, copied, hosts)}, LOCAL)
+    order = RowOrder([spec], plan, {"t": np.arange(400, dtype=np.int32)}, CPU)
+    assert order.held_bytes == 4 * 400
+    for shard in plan.shards(spec):
+        if shard.rank == 0 and shard.rows.size:
+            order.row_ids("t", shard.rows.first, shard.rows.size)
+    topology = Topology(2, 2, "test", "cpu", 10**9, 1.0, 1.0, 1.0)
+    tiered = PricedTable(spec, AccessCurve(1.0, 400, np.array([400.0]), np.array([1 / 400])), topology, 0)
+    flags = copied * (2 + WORLD / 4 + 5 / 2) + hosts * (17 / 8 * 2 + 1) / 2
+    assert order.held_bytes == pytest.approx(sum(load.buffer_bytes for load in tiered.loads(copied, hosts)) - flags)
 
 
 class _Rows:

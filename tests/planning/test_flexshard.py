@@ -17,6 +17,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.flexshard import FlexShard
 from ziggurat.planning.flexshard.growth import growth
 from ziggurat.planning.flexshard.thresholds import TierCounts, fastest_counts, kept_bytes, step_seconds
 from ziggurat.planning.planner import problem_of
@@ -309,9 +310,9 @@ def test_no_extra_memory_is_that_of_each_look_up_sent() -> None:
     needed = 1 - (1 - 1 / 400) ** tiered.lookups
     host, world = (1 - (1 - 1 / 400) ** (ranks * tiered.lookups) for ranks in (2, 4))
     split, copied = kept_bytes([tiered], [TierCounts(0, 0)]), kept_bytes([tiered], [TierCounts(400, 0)])
-    assert split == pytest.approx(400 * (64 / 4 + 2 * needed * (64 + 4)), rel=1e-6)
+    assert split == pytest.approx(400 * (64 / 4 + 2 * needed * (64 + 4) + 4 + 4 / 4), rel=1e-6)
     assert copied == pytest.approx(
-        400 * (64 + 64 * (2 * needed + world + (host + world) / 2) + 2 + 4 / 4 + 5 / 2), rel=1e-6
+        400 * (64 + 64 * (2 * needed + world + (host + world) / 2) + 2 + 4 / 4 + 5 / 2 + 8), rel=1e-6
     )
     assert baseline_bytes(tiered)[2] == pytest.approx(400 * 64 / 4 + tiered.lookups * (8 + 2 * 64), rel=1e-6)
 
@@ -354,7 +355,7 @@ def test_growth_with_ranks() -> None:
     spec = history(5000)
     config = PlanningConfig.model_validate({"planner": {"name": "flexshard"}, "reserve": 0})
     given = problem_of([spec], statistics(50_000, {"item": zipf(5000)}), where(), config, BATCH)
-    grown = growth(given, spec, [1, 2, 4, 16])
+    grown = growth(given, spec, [1, 2, 4, 16], FlexShard.Config())
     assert [each.ranks for each in grown] == [2, 4, 8, 32]
     now = planned(spec).tiers[0].alternatives[0]
     assert grown[2].in_tiers.inter_bytes == pytest.approx(now.inter_bytes, rel=1e-6)
@@ -365,3 +366,19 @@ def test_growth_with_ranks() -> None:
     assert per_rank == sorted(per_rank)
     saved = [1 - each.in_tiers.inter_bytes / each.split.inter_bytes for each in grown[1:]]
     assert saved[1:] == pytest.approx([0.1, 0.1], abs=0.03)  # it tends to a limit
+
+
+@pytest.mark.parametrize(
+    ("settings", "counts"),
+    [({"least_gain": 0.9}, zipf(700)), ({"slack": 0.2}, zipf(700)), ({"extra_memory": None}, [1_000] * 700)],
+)
+def test_growth_has_the_settings_of_the_planner(settings: dict[str, Any], counts: list[int]) -> None:
+    """On as many hosts as the problem has, the numbers are those of the plan."""
+    spec = history(700)
+    given = problem(spec, where(), counts)
+    config = FlexShard.Config.model_validate(settings)
+    (grown,) = growth(given, spec, [4], config)
+    placement = FlexShard(config).plan(given).placements["item"]
+    assert (grown.counts.copied, grown.counts.host) == (placement.copied_rows, placement.host_rows)
+    (other,) = growth(given, spec, [4], FlexShard.Config())
+    assert grown.counts != other.counts

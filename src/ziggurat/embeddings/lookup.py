@@ -274,6 +274,11 @@ class EmbeddingLookup(nn.Module):
         sharded = None if self.sharded is None else self.sharded.offloaded
         return [*([] if sharded is None else [sharded]), *([] if self.tiered is None else self.tiered.offloaded)]
 
+    @property
+    def order_bytes(self) -> int:
+        """Bytes that this rank holds for the order of rows, beside weights and states."""
+        return self._row_order.held_bytes
+
     def exchange(self) -> None:
         """Completes the row updates after each backward pass: ranks that hold the same rows exchange their
         gradients."""

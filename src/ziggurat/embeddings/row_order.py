@@ -51,6 +51,12 @@ class RowOrder:
     def __bool__(self) -> bool:
         return bool(self._positions)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the positions of all ids and of the ids of this rank's rows, which the rank holds beside them."""
+        tensors = [*self._positions.values(), *self._positions_here.values(), *self._ids.values()]
+        return sum({each.data_ptr(): each.nbytes for each in tensors}.values())  # on the CPU, two are the same
+
     def to_positions(self, ids: KeyedJaggedTensor) -> KeyedJaggedTensor:
         """Replaces ids by the positions of their rows; ids must be within their tables."""
         if not self:

@@ -24,6 +24,7 @@ sent between hosts      x/D + (W − D)/8             x/D + (H − 1)/(8·D)    
 kept: weights, state    v + s                       (v + s)/D                   (v + s)/W
 kept: buffers           (2·q + u + (h + u)/D)·v     (2·q + (h + u)/D)·v + 4·q   2·q·v + 8·q
 kept: flags             2 + W/4 + (2·H + 1)/D       (17/8·H + 1)/D
+kept: order             8                           4 + 4/D                     4 + 4/W
 moved in memory         (4·q + u + 2·(h + u)/D)·v   q·(t + 2·v) + 2·(h+u)·v/D   q·t
 moved by the optimizer  2·(v + s)·u                 2·(v + s)·u/D               2·(v + s)·u/W
 ======================  ==========================  ==========================  ==================
@@ -33,9 +34,10 @@ Only rows that were touched are sent. One bit a row says which: to all ranks for
 other host for rows on every host. Between hosts, x is the less of h·v·(H − 1), each host sending its sums
 to all others, and (h + u)·v·(H − 1)/H, each completing a part of the sums; a table takes one of the two for all rows.
 Buffers are those of the backward pass, where most are alive: a gradient where the row is needed, and again where it is
-received. Flags are bits where they are sent and received, and bytes where they are used. The vectors of the examples
-themselves are the same under every plan (:func:`~ziggurat.planning.cost.client_bytes`). Padding of exchanged sums to
-the longest, and the counts of ids, are left out.
+received. Flags are bits where they are sent and received, and bytes where they are used. The order of rows takes the
+position of every id on every rank, and the id of each row that a rank holds (:mod:`~ziggurat.embeddings.row_order`).
+The vectors of the examples themselves are the same under every plan (:func:`~ziggurat.planning.cost.client_bytes`).
+Padding of exchanged sums to the longest, and the counts of ids, are left out.
 
 Source: FlexShard (arXiv 2301.02959), which fixes the thresholds of q. The equations are ours: each row is priced by the
 bandwidths of the topology. The bytes are those that ziggurat's look-up of such tables sends.
@@ -63,7 +65,7 @@ Parts = npt.NDArray[np.float64]
 
 TIER_NAMES = ("copied to every rank", "copied to every host", "split over all ranks")
 POSITION = 4
-"""Bytes of a row's position as it is sent."""
+"""Bytes of a row's position as it is sent, and of positions and ids in the order of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class RowCost:
         intra, inter: bytes sent within hosts and between them.
         awaited: the parts of both that are sent before the forward pass, within hosts and between them, per q.
         weights, states: bytes kept of weights and optimizer state; constants.
-        buffers: bytes of buffers.
+        buffers: bytes of buffers, flags and the order of rows.
         moved: bytes moved in memory.
     """
 
@@ -99,7 +101,7 @@ class TierLoad:
         touched: expected distinct rows of it that one rank needs in a step.
         lookups: share of all look-ups that its rows get.
         intra_bytes, inter_bytes: bytes that a rank sends in a step because of it, within its host and to other hosts.
-        weight_bytes, state_bytes, buffer_bytes: bytes that a rank keeps for it.
+        weight_bytes, state_bytes, buffer_bytes: bytes that a rank keeps for it; the last with flags and order.
         moved_bytes: bytes read from and written to memory in a step.
     """
 
@@ -139,7 +141,7 @@ def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowC
         awaited=(0.0, 0.0),
         weights=vector,
         states=state,
-        buffers=_parts(2 + world / 4 + (2 * hosts + 1) / devices, q=2 * vector, h=sums, u=sums + vector),
+        buffers=_parts(2 * POSITION + 2 + world / 4 + (2 * hosts + 1) / devices, q=2 * vector, h=sums, u=sums + vector),
         moved=_parts(q=4 * vector, h=2 * sums, u=2 * sums + vector + step),
     )
     on_hosts = RowCost(
@@ -148,7 +150,7 @@ def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowC
         awaited=(near * asked, 0.0),
         weights=vector / devices,
         states=state / devices,
-        buffers=_parts((17 / 8 * hosts + 1) / devices, q=2 * vector + POSITION, h=sums, u=sums),
+        buffers=_parts(POSITION + (POSITION + 17 / 8 * hosts + 1) / devices, q=2 * vector + POSITION, h=sums, u=sums),
         moved=_parts(q=look_up + 2 * vector, h=2 * sums, u=2 * sums + step / devices),
     )
     split = RowCost(
@@ -157,7 +159,7 @@ def row_costs(table: TableSpec, topology: Topology) -> tuple[tuple[RowCost, RowC
         awaited=(asked * (devices - 1) / world, asked * (world - devices) / world),
         weights=vector / world,
         states=state / world,
-        buffers=_parts(q=2 * (vector + POSITION)),
+        buffers=_parts(POSITION + POSITION / world, q=2 * (vector + POSITION)),
         moved=_parts(q=look_up, u=step / world),
     )
     completed = _parts(h=far * vector / hosts, u=far * vector / hosts)

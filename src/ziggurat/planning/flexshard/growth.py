@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.flexshard.flexshard import SLACK
-from ziggurat.planning.flexshard.thresholds import TierCounts, fastest_counts
+from ziggurat.planning.flexshard.flexshard import FlexShard
+from ziggurat.planning.flexshard.thresholds import TierCounts
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.tier_cost import PricedTable, baseline_bytes
 from ziggurat.planning.tier_estimate import DEDUPLICATED, IN_TIERS, Alternative, every_look_up, in_tiers
 
 
@@ -30,16 +29,26 @@ class Grown:
     every_look_up: Alternative
 
 
-def growth(problem: Problem, table: TableSpec, hosts: Sequence[int]) -> list[Grown]:
+def growth(problem: Problem, table: TableSpec, hosts: Sequence[int], config: FlexShard.Config) -> list[Grown]:
     """Returns the table planned for these numbers of hosts, each with the devices of the problem's topology.
 
-    Copies take no more memory than the table would if each look-up were sent.
+    Args:
+        problem: the table's look-ups, the devices, and their memory, which the table has to itself.
+        table: the table.
+        hosts: the numbers of hosts.
+        config: the settings by which each number is planned: memory, slack and the least that copies must save.
+
+    Raises:
+        ConfigError: the rows of the table cannot be placed one by one.
+        NoFeasiblePlan: the devices of some number of hosts lack memory.
     """
+    planner = FlexShard(config.model_copy(update={"tables": (table.name,)}))
     found: list[Grown] = []
     for number in hosts:
         topology = replace(problem.topology, hosts=number)
-        tiered = PricedTable(table, problem.curve(table), topology, problem.batch_size)
-        (counts,) = fastest_counts([tiered], baseline_bytes(tiered)[2], SLACK) or [TierCounts(0, 0)]
+        grown = problem.but(tables=(table,), topology=topology, constraints={})
+        placement = planner.plan(grown).placements[table.name]
+        counts, tiered = TierCounts(placement.copied_rows or 0, placement.host_rows or 0), grown.tiered(table)
         found.append(
             Grown(
                 topology.world_size,
