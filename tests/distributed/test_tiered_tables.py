@@ -402,9 +402,10 @@ def test_lookups_that_move_to_other_rows_are_noted_once() -> None:
     accesses = np.arange(20, dtype=np.int64)
     statistics = DatasetStatistics(rows={"train": 95}, label_rates={}, tables={"t": TableStatistics("t", 20, accesses)})
     watch = TierWatch([cast("Any", _Rows)], statistics, examples=3, world=World(0, 4, 2))
-    total = {"t/copied_lookups": 60.0, "t/host_lookups": 120.0, "t/split_lookups": 20.0, "t/split_rows": 30.0}
+    total = {"t/copied_lookups": 60.0, "t/host_lookups": 100.0, "t/split_lookups": 40.0}
+    total |= {"t/copied_rows": 10.0, "t/host_rows": 10.0, "t/split_rows": 30.0}
     figures = watch.figures({}, total, steps=10)
-    assert [figures[f"t/{tier}_share"] for tier in ("copied", "host", "split")] == pytest.approx([0.3, 0.6, 0.1])
+    assert [figures[f"t/{tier}_share"] for tier in ("copied", "host", "split")] == pytest.approx([0.3, 0.5, 0.2])
     expected = [figures[f"t/{tier}_share_expected"] for tier in ("copied", "host", "split")]
     assert expected == pytest.approx([(16 + 17 + 18 + 19) / 190, sum(range(10, 16)) / 190, sum(range(10)) / 190])
     assert figures["t/split_rows"] == 3
@@ -424,8 +425,38 @@ def test_lookups_that_move_to_other_rows_are_noted_once() -> None:
     between = sum(of_pairs[:10]) * row / 2 + flags  # each host's sums to the other
     assert figures["copies_bytes_between_hosts_expected"] == pytest.approx(between)
     assert not watch.notes(figures)
-    moved = watch.figures(total, {**total, "t/split_lookups": 120.0, "t/copied_lookups": 160.0}, steps=10)
+    moved = watch.figures(total, {**total, "t/split_lookups": 140.0, "t/copied_lookups": 160.0}, steps=10)
     assert moved["t/split_share"] == 0.5
     (note,) = watch.notes(moved)
     assert "table 't': 50% of its look-ups are of copied rows, 76% were expected" in note
     assert not watch.notes(moved)
+
+
+@pytest.mark.parametrize(("copied", "hosts"), [(0, 0), (40, 50)])
+def test_lookups_that_gather_on_fewer_rows_are_noted(copied: int, hosts: int) -> None:
+    """64 look-ups of 1,000 rows of equal frequency; then all of them are of 10 rows, copied or not."""
+
+    class Rows:
+        spec = TableSpec("t", 1000, 8, ("t",), "sum", {"name": "sgd"}, 0.01)
+        bounds = TierBounds(spec, Placement("row_tiers", EVERYWHERE, None, None, copied, hosts), World(0, 4, 2), CPU)
+
+    counted = TableStatistics("t", 1000, np.full(1000, 100, np.int64))
+    statistics = DatasetStatistics(rows={"train": 100_000}, label_rates={}, tables={"t": counted})
+    watch = TierWatch([cast("Any", Rows)], statistics, examples=64, world=World(0, 4, 2))
+    expected = watch.figures({}, {"t/split_rows": 0.0}, steps=1)
+    usual: dict[str, float] = {}
+    for tier in ("copied", "host", "split"):
+        usual[f"t/{tier}_lookups"] = 64 * expected[f"t/{tier}_share_expected"]
+        usual[f"t/{tier}_rows"] = expected[f"t/{tier}_rows_expected"]
+    assert not watch.notes(watch.figures({}, usual, steps=1))
+    few = {f"t/{tier}_rows": usual[f"t/{tier}_rows"] * 10 / 62 for tier in ("copied", "host", "split")}
+    (note,) = watch.notes(watch.figures({}, usual | few, steps=1))
+    assert "a batch needs 10 distinct rows, 62 were expected" in note
+
+
+def test_lookups_that_move_to_copied_rows_are_noted() -> None:
+    accesses = np.ones(20, np.int64)
+    statistics = DatasetStatistics(rows={"train": 10}, label_rates={}, tables={"t": TableStatistics("t", 20, accesses)})
+    watch = TierWatch([cast("Any", _Rows)], statistics, examples=3, world=World(0, 4, 2))
+    (note,) = watch.notes(watch.figures({}, {"t/copied_lookups": 6.0, "t/copied_rows": 4.0}, steps=1))
+    assert "table 't': 100% of its look-ups are of copied rows, 50% were expected" in note

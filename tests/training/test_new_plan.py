@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ from tests.training.test_offloaded_run import ITEMS, USERS, large_values, write_
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError, RunFolderError
 from ziggurat.core.plan import Plan
+from ziggurat.core.topology import Topology
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Cursor, Loader
+from ziggurat.planning.flexshard import FlexShard
+from ziggurat.planning.problem import Problem
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.placement import new_plan
 from ziggurat.training.placement.counted_lookups import count_lookups, planned_statistics, read_lookups
 from ziggurat.training.placement.new_plan import recounted
 from ziggurat.training.run_folder.run import open_run
@@ -24,13 +29,15 @@ from ziggurat.training.run_folder.run_files import LOOKUPS_FILE, RunFiles
 from ziggurat.verification.verify import verify
 
 STEP = 5
+FLEXSHARD = {"name": "flexshard", "tables": ["user", "item"], "extra_memory": None}
+TOPOLOGY = Topology(2, 2, "test", "cpu", 10**9, 1e10, 1e9, 1e8)
 
 
 def wanted(folder: Path, when: str = "never", **training: Any) -> Experiment:
     values = large_values(folder)
     values["features"][2]["pooling"] = {"name": "target_attention", "target": "item"}
     values["training"] |= {"max_steps": 2 * STEP, "evaluate_every": 99, "device": "cpu", **training}
-    values["planning"] = {"new_plan": when}
+    values["planning"] = {"new_plan": when, "planner": FLEXSHARD}
     return parse_config(Experiment, values)
 
 
@@ -43,11 +50,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def plan_of(copied: int, hosts: int) -> Plan:
-    plan = Plan(4, {}, 2)
-    for name in ("user", "item"):
-        plan = plan.placed(name, "row_tiers", range(4), copied_rows=copied, host_rows=hosts)
-    return plan
+def plan_of(folder: Path, **settings: Any) -> Plan:
+    """Returns FlexShard's plan by the counts of preparation."""
+    dataset = Dataset(folder / "prepared")
+    problem = Problem(wanted(folder).layout(dataset.schema).tables, TOPOLOGY, dataset.statistics(), 64)
+    return FlexShard(FlexShard.Config.model_validate({**FLEXSHARD, **settings})).plan(problem)
 
 
 def again(
@@ -56,7 +63,8 @@ def again(
     experiment, dataset = wanted(folder, when, **training), Dataset(folder / "prepared")
     layout = experiment.layout(dataset.schema)
     statistics = planned_statistics(dataset.statistics(), RunFiles.open(folder / "run"))
-    return recounted(experiment, layout, plan, ranks, statistics, folder / "prepared", folder / "run")
+    problem = Problem(layout.tables, TOPOLOGY, statistics, 64)
+    return recounted(experiment, layout, plan, ranks, statistics, folder / "prepared", folder / "run", problem)
 
 
 def test_an_epoch_is_counted_as_preparation_counts_it(folder: Path) -> None:
@@ -71,7 +79,8 @@ def test_an_epoch_is_counted_as_preparation_counts_it(folder: Path) -> None:
 
 
 def test_a_plan_is_kept_unless_lookups_move_or_it_is_asked_for(folder: Path) -> None:
-    plan = plan_of(20, 60)
+    plan = plan_of(folder)
+    assert all(each.copied_rows or each.host_rows for each in plan.placements.values())
     assert again(folder, "never", plan=plan) is None
     assert again(folder, "drifted", plan=plan) is None
     always = again(folder, "always", plan=plan)
@@ -80,8 +89,27 @@ def test_a_plan_is_kept_unless_lookups_move_or_it_is_asked_for(folder: Path) -> 
     assert always.counts["user"].sum() == pytest.approx(rows, rel=0.02)  # one look-up an example
     turned = {name: np.arange(rows - 1, -1, -1, dtype=np.int32) for name, rows in (("user", USERS), ("item", ITEMS))}
     moved = again(folder, "drifted", turned, plan)
-    assert "table 'user': " in moved.note
-    assert "of its look-ups are of copied rows, not " in moved.note
+    assert "table 'user': other copies save " in moved.note
+
+
+def test_a_plan_without_copies_gives_way_where_copies_would_save(folder: Path) -> None:
+    """No look-up can move away from copied rows where there are none."""
+    moved = again(folder, "drifted", plan=plan_of(folder, least_gain=0.99))
+    assert "other copies save " in moved.note
+
+
+def test_look_ups_ahead_are_counted_not_those_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_plan, "COUNTED_EXAMPLES", 64)
+    found, dataset, experiment = again(folder, "always"), Dataset(folder / "prepared"), wanted(folder)
+    config = experiment.training
+    loader = Loader(
+        dataset.split("train"), dataset.schema, config.batch_size, shuffle=True, seed=config.seed, prefetch=0
+    )
+    ahead = [batch for batch, _ in islice(loader.epoch(Cursor()), STEP, STEP + 64 // config.batch_size)]
+    counts, examples = count_lookups(ahead, experiment.layout(dataset.schema))
+    assert f"counted in the next {examples:,} examples from step {STEP} on" in found.note
+    for name, each in counts.items():
+        assert np.array_equal(found.counts[name], np.rint(each * dataset.statistics().rows["train"] / examples)), name
 
 
 def test_for_other_ranks_lookups_ahead_are_counted_if_it_is_asked_for(folder: Path) -> None:

@@ -46,7 +46,7 @@ def command(
         typer.Option(
             metavar="WHEN",
             help="Take a new plan for the tables of several ranks as the run resumes, by the look-ups ahead: drifted "
-            "(if they have moved away from copied rows), always or never; as planning.new_plan.",
+            "(if other copied rows would save 3 %), always or never; as planning.new_plan.",
         ),
     ] = None,
     stop_after: Annotated[

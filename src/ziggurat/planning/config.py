@@ -95,8 +95,8 @@ class PlanningConfig(Config):
     planner: PlannerConfig = Rules.Config()
     """The planner that places the tables."""
     new_plan: Literal["never", "drifted", "always"] = "never"
-    """When a run takes a new plan as it resumes, made by the look-ups of the batches ahead. ``drifted``: if copied rows
-    of a table in tiers get far fewer of them than the plan expects; ``always``: at every resume."""
+    """When a run takes a new plan as it resumes, made by the look-ups of the batches ahead. ``drifted``: if by
+    these other copies save 3 % of the modelled time of the tables in tiers; ``always``: at every resume."""
     beyond_memory: BeyondMemoryConfig | None = None
     """Allows tables larger than memory; default: all rows are in memory. Also applies to a single process."""
     reserve: float = pydantic.Field(default=0.1, ge=0, lt=1)

@@ -25,11 +25,19 @@ Counts = dict[str, npt.NDArray[np.int64]]
 
 def count_lookups(batches: Iterable[Batch], layout: Layout) -> tuple[Counts, int]:
     """Returns how often each row is looked up in some batches, and the number of examples in them."""
-    counts: Counts = {table.name: np.zeros(table.rows, np.int64) for table in layout.tables}
+    ((counts, examples),) = count_in_parts(batches, layout, 1)
+    return counts, examples
+
+
+def count_in_parts(batches: Iterable[Batch], layout: Layout, parts: int) -> list[tuple[Counts, int]]:
+    """Returns the same for each of some parts of the batches, which take turns."""
+    rows = {table.name: table.rows for table in layout.tables}
+    found: list[Counts] = [{name: np.zeros(each, np.int64) for name, each in rows.items()} for _ in range(parts)]
     table_of_key = {key: spec.name for feature, spec in layout.table_of.items() for key in spec.keys_of(feature)}
-    examples = 0
-    for batch in batches:
-        examples += batch.size
+    examples = [0] * parts
+    for number, batch in enumerate(batches):
+        counts = found[number % parts]
+        examples[number % parts] += batch.size
         sequences = batch.sequences
         if sequences is not None and layout.positions:
             sequences, _ = split_positions(sequences, layout.table_of)
@@ -39,7 +47,7 @@ def count_lookups(batches: Iterable[Batch], layout: Layout) -> tuple[Counts, int
             for key, ids in part.to_dict().items():
                 table = counts[table_of_key[key]]
                 table += torch.bincount(ids.values().long(), minlength=len(table)).numpy()
-    return counts, examples
+    return list(zip(found, examples, strict=True))
 
 
 def with_lookups(statistics: DatasetStatistics, counts: Mapping[str, npt.NDArray[np.int64]]) -> DatasetStatistics:

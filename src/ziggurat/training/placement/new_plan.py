@@ -2,7 +2,8 @@
 
 A plan with tiers of rows copies those that were looked up most often in the training rows, all of them. The batches
 ahead may look up others: negatives are sampled or dropped during training, and the blocks of an epoch differ. The
-order of the batches is known, so those ahead are read and counted, instead of those behind.
+order of the batches is known, so those ahead are read and counted, instead of those behind. Whether another plan gains
+by them is for :mod:`~ziggurat.training.placement.drift` to say.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError, RunFolderError
 from ziggurat.core.plan import Plan
-from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
+from ziggurat.core.row_order import FrequencyRanks
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.untrusted import Damage
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.down_sampling import down_sampled
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.embeddings.layout import Layout
+from ziggurat.planning.problem import Problem
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.in_batch_negatives import rows_read, with_negatives
-from ziggurat.training.placement.counted_lookups import Counts, count_lookups
-from ziggurat.training.placement.tier_watch import TOLERANCE
+from ziggurat.training.placement.counted_lookups import Counts, count_in_parts
+from ziggurat.training.placement.drift import gains
 from ziggurat.training.run_folder.run import open_run
 from ziggurat.training.train_state import TrainState
 
@@ -56,6 +57,7 @@ def recounted(
     statistics: DatasetStatistics,
     prepared: Path,
     folder: Path,
+    problem: Problem,
 ) -> Recounted | None:
     """Returns the look-ups by which the run is to take a new plan; None if it is to keep its plan, or to plan by those
     that it has.
@@ -70,6 +72,7 @@ def recounted(
         statistics: the look-ups by which the run has planned so far.
         prepared: folder of the encoded dataset.
         folder: the run folder.
+        problem: the tables and devices, with these look-ups.
 
     Raises:
         ConfigError: readers hold the training rows.
@@ -91,16 +94,19 @@ def recounted(
     damage = Damage(RunFolderError, "delete the checkpoint's folder to resume from the one before")
     where = f"{run.folder}: checkpoint of step {step}"
     cursor = TrainState.from_json(run.checkpoints.load(step).state.get("progression"), where, damage).cursor
-    counts, examples = count_lookups(_batches_ahead(experiment, Dataset(prepared), cursor), layout)
+    halves = count_in_parts(_batches_ahead(experiment, Dataset(prepared), cursor), layout, 2)
+    examples = sum(each for _, each in halves)
     if not examples:
         return None
     ahead = f"counted in the next {examples:,} examples from step {step:,} on"
-    moved = [] if plan is None else _moved(plan, layout, statistics, counts, ranks or {})
-    if when == "drifted" and not moved:
+    gained = {} if plan is None else gains(problem, experiment.planning.planner, plan, ranks or {}, halves)
+    if when == "drifted" and not gained:
         return None
     scale = statistics.rows["train"] / examples
-    counts = {name: np.rint(each * scale).astype(np.int64) for name, each in counts.items()}
-    why = "; ".join(moved) or "as asked for"
+    (first, _), (second, _) = halves
+    counts = {name: np.rint((each + second[name]) * scale).astype(np.int64) for name, each in first.items()}
+    lines = [f"table {name!r}: other copies save {share:.0%} of its modelled time" for name, share in gained.items()]
+    why = "; ".join(lines) or "as asked for"
     return Recounted(counts, f"planning.new_plan={when}: a new plan by look-ups {ahead}: {why}")
 
 
@@ -121,27 +127,3 @@ def _batches_ahead(experiment: Experiment, dataset: Dataset, cursor: Cursor) -> 
                 return
         if left < COUNTED_EXAMPLES / 2 or start.epoch + 1 >= config.epochs:
             return
-
-
-def _moved(
-    plan: Plan, layout: Layout, statistics: DatasetStatistics, counts: Counts, ranks: Mapping[str, FrequencyRanks]
-) -> list[str]:
-    """Returns a line for each table whose copied rows get far fewer look-ups ahead than the plan expects."""
-    lines: list[str] = []
-    for table in layout.tables:
-        placement = plan.placements[table.name]
-        if placement.sharding != "row_tiers" or table.name not in statistics.tables:
-            continue
-        accesses, split = statistics.tables[table.name].accesses, placement.tiers(table.rows)[2]
-        hottest = frequency_ranks(accesses, table.rows)
-        expected = _share(accesses, hottest < split.first)
-        found = _share(counts[table.name], ranks.get(table.name, hottest) < split.first)
-        if found < expected - TOLERANCE:
-            lines.append(f"table {table.name!r}: {found:.0%} of its look-ups are of copied rows, not {expected:.0%}")
-    return lines
-
-
-def _share(counts_R: npt.NDArray[np.int64], rows_R: npt.NDArray[np.bool_]) -> float:
-    """Returns the share of the look-ups that some rows get; 1 of none."""
-    total = int(counts_R.sum())
-    return int(counts_R[rows_R].sum()) / total if total else 1.0

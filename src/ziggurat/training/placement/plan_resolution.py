@@ -90,7 +90,8 @@ def resolve_plan(
             known = read_plan(files)
             stored = known if known is not None and _fits(known, layout, planning.problem.topology) else None
             if keep and known is not None:
-                again = recounted(experiment, layout, stored, read_ranks(files), counted, prepared, folder)
+                known_rows = read_ranks(files), counted
+                again = recounted(experiment, layout, stored, *known_rows, prepared, folder, planning.problem)
             if again is not None:
                 stored, counted = None, with_lookups(statistics, again.counts)
                 _store_counts(files, again.counts)

@@ -1,13 +1,16 @@
 """Compares the look-ups of each tier of rows with those that the counts of preparation let expect.
 
 A plan chooses tiers by how often rows were looked up in the training rows. If look-ups move to other rows, rows are
-copied that few batches touch, and those that most batches touch are sent.
+copied that few batches touch, and those that most batches touch are sent. If they gather on fewer rows, or scatter over
+more, other numbers of copies are best, and a table without copies may want some: its batches then need fewer distinct
+rows, or more. Training sees shares and numbers alone; a resume counts rows and prices plans
+(:mod:`~ziggurat.training.placement.drift`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.topology import Topology
@@ -20,7 +23,11 @@ from ziggurat.planning.tier_cost import POSITION, PricedTable, TierLoad
 from ziggurat.planning.usage import Usage
 
 TOLERANCE = 0.1
-"""By how much the share of look-ups of a table's copied rows may fall short of the expected one without a note."""
+"""By how much the share of look-ups of a table's copied rows may be off the expected one without a note."""
+ROWS_TOLERANCE = 0.25
+"""The share by which the distinct rows of a batch may be off; those of real histories are not drawn independently."""
+
+_ROWS = ("rows", "rows_expected")
 
 
 class TierWatch:
@@ -67,18 +74,28 @@ class TierWatch:
         return found | dict(self._expected)
 
     def notes(self, figures: Mapping[str, float]) -> list[str]:
-        """Returns a note for each table whose copied rows get far fewer look-ups than expected; one a table."""
+        """Returns a note for each table whose copied rows get far more or fewer look-ups than expected, or whose
+        batches need far more or fewer distinct rows; one a table."""
         found: list[str] = []
         for table, shares in self._shares.items():
-            share = sum(figures[f"{table}/{tier}_share"] for tier in TIERS[:2])
-            expected = sum(shares[:2])
-            if share < expected - TOLERANCE and table not in self._noted:
+            what = self._moved(table, shares, figures)
+            if what is not None and table not in self._noted:
                 self._noted.add(table)
                 found.append(
-                    f"table {table!r}: {share:.0%} of its look-ups are of copied rows, {expected:.0%} were expected; "
-                    "another plan may send less: resume with --new-plan drifted (docs/distributed.md, Tiers of rows)"
+                    f"table {table!r}: {what} were expected; another plan may send less: resume with --new-plan "
+                    "drifted (docs/distributed.md, Tiers of rows)"
                 )
         return found
+
+    def _moved(self, table: str, shares: Sequence[float], figures: Mapping[str, float]) -> str | None:
+        """Returns which figure of a table is off and what it was expected to be; None if none is."""
+        share, expected = sum(figures[f"{table}/{tier}_share"] for tier in TIERS[:2]), sum(shares[:2])
+        if abs(share - expected) > TOLERANCE:
+            return f"{share:.0%} of its look-ups are of copied rows, {expected:.0%}"
+        needed, likely = (sum(figures.get(f"{table}/{tier}_{name}", 0.0) for tier in TIERS) for name in _ROWS)
+        if abs(needed - likely) > ROWS_TOLERANCE * likely:
+            return f"a batch needs {needed:,.0f} distinct rows, {likely:,.0f}"
+        return None
 
 
 def sent_bytes(dim: int, copied: TierLoad, of_hosts: TierLoad, split: TierLoad) -> dict[str, float]:
