@@ -4,6 +4,8 @@ The first rank writes the measurements of all ranks for each round to OUT. SPEC 
 "warmups": 1, "rounds": 3, "steps": 2, "fewer_rounds": {}}``; the last has the names of slow ways, with how many rounds
 they are measured in, without a warm-up; a case has the histories, the sizes, and plans by name. The name ``torchrec``
 is TorchRec's EmbeddingCollection, split by rows. All ways get the same ids, and the same encoder after the look-up.
+Each round has an order of the ways of its own, the same on all ranks, and every other one times the step before the
+exchange alone.
 
 Shape legend: B examples of this rank, S positions, D dim, L ids.
 """
@@ -49,6 +51,8 @@ from ziggurat.training.process_group import process_group
 
 OPTIMIZER = {"name": "rowwise_adagrad", "lr": 0.01}
 TORCHREC = "torchrec"
+ORDER = 40
+"""The seed of the orders of rounds."""
 ENCODER = AttentionPooling.Config(hidden=16)
 """The encoder of the histories; small, because the ranks share cores."""
 
@@ -162,20 +166,26 @@ class Contestant:
         self._draw = np.random.default_rng([dist.get_rank(), 7])
         self._encoder = ENCODER.build(LONGEST, case["dim"])
 
-    def measured(self, steps: int) -> dict[str, Any]:
+    def measured(self, steps: int, *, step_first: bool) -> dict[str, Any]:
         """Returns seconds and bytes of a step's look-up and exchange alone, and the seconds of a step with the
-        encoder."""
+        encoder.
+
+        Args:
+            steps: how many steps each is the mean of.
+            step_first: whether the steps with the encoder come first.
+        """
+        if step_first:
+            step = {"step": self._seconds(steps, self._encoded)}
+            return {**self._communication(steps), **step}
+        communication = self._communication(steps)
+        return {**communication, "step": self._seconds(steps, self._encoded)}
+
+    def _communication(self, steps: int) -> dict[str, Any]:
         before, counted = sent_bytes(), self.way.traffic()
         alone = self._seconds(steps, self._exchanged)
         sent = (sent_bytes() - before) / steps
         own = {name: (value - counted.get(name, 0.0)) / steps for name, value in self.way.traffic().items()}
-        return {
-            "communication": alone,
-            "step": self._seconds(steps, self._encoded),
-            "inter": float(sent[0]),
-            "intra": float(sent[1]),
-            "traffic": _summed(own),
-        }
+        return {"communication": alone, "inter": float(sent[0]), "intra": float(sent[1]), "traffic": _summed(own)}
 
     def peak_bytes(self) -> int:
         """Returns what this rank holds at most in a step without the encoder: weights, states, the order of rows, and
@@ -232,12 +242,11 @@ def main(arguments: Sequence[str]) -> None:
             rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}
             names = list(contestants)
             for turn in range(spec["warmups"] + spec["rounds"]):
-                first = turn % len(names)
-                for name in names[first:] + names[:first]:
+                for name in in_turn(names, turn):
                     fewer = spec["fewer_rounds"].get(name)
                     if fewer is not None and not 0 <= turn - spec["warmups"] < fewer:
                         continue
-                    values = contestants[name].measured(spec["steps"])
+                    values = contestants[name].measured(spec["steps"], step_first=turn % 2 == 1)
                     if turn >= spec["warmups"]:
                         rounds[name].append(values)
                     if dist.get_rank() == 0:
@@ -247,6 +256,11 @@ def main(arguments: Sequence[str]) -> None:
             found[case["name"]] = {"rounds": rounds, "peaks": peaks}
         if dist.get_rank() == 0:
             out.write_text(json.dumps(found), encoding="utf-8")
+
+
+def in_turn(names: list[str], turn: int) -> list[str]:
+    """Returns the order of the ways in a round, drawn anew for each, so that no way always follows the same other."""
+    return [names[place] for place in np.random.default_rng([ORDER, turn]).permutation(len(names))]
 
 
 def _largest(value: int) -> float:
