@@ -1,30 +1,52 @@
-"""`examples/histories.yaml` trains on two ranks with its item table in tiers, and one process reads the result."""
+"""`examples/histories.yaml` trains on four ranks with its item table in tiers, and one process reads the result."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from ziggurat.data.synthetic.generate import generate
 from ziggurat.data.synthetic.shapes import demo_shape
 from ziggurat.training import api
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "histories.yaml"
-STEPS = 6
+ROWS = 4_000
+"""Rows of the log, in which its default has 100,000."""
 
 
-def test_the_example_trains_with_its_items_in_tiers(tmp_path: Path) -> None:
-    generate(demo_shape(4_000), tmp_path / "shop.csv")
-    # the links within a host are fast: copies save little there
-    settings = [f"training.max_steps={STEPS}", "training.batch_size=64", "planning.planner.least_gain=0"]
-    command = [sys.executable, "-m", "ziggurat", "train", str(EXAMPLE), "--data", ".", "--nproc", "2"]
-    command += [word for setting in settings for word in ("--set", setting)]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("example")
+    generate(demo_shape(ROWS), path / "shop.csv")
+    return path
+
+
+def run(folder: Path, *words: str) -> str:
+    """Runs a command on the example as it is, and returns what it prints."""
+    command = [sys.executable, "-m", "ziggurat", words[0], str(EXAMPLE), "--data", ".", *words[1:]]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    run = api.load_run(tmp_path / "runs" / "histories")
-    placement = run.plan["placements"]["item_id"]
+    return ended.stdout
+
+
+def test_two_hosts_copy_rows_to_every_rank_and_to_every_host(folder: Path) -> None:
+    placement = json.loads(run(folder, "plan", "--hosts", "2", "--devices", "2", "--json"))["plan"]["placements"]
+    item = placement["item_id"]
+    assert item["sharding"] == "row_tiers"
+    assert item["copied_rows"] > 0
+    assert item["host_rows"] > 0
+
+
+def test_the_example_trains_with_copies_of_its_items(folder: Path) -> None:
+    """The command of the example: four ranks of one machine, which is one host."""
+    run(folder, "train", "--nproc", "4")
+    trained = api.load_run(folder / "runs" / "histories")
+    placement = trained.plan["placements"]["item_id"]
     assert placement["sharding"] == "row_tiers"
-    assert placement["copied_rows"] + placement["host_rows"] > 0
-    assert run.checkpoints.last() == STEPS
-    assert 0.3 < api.evaluate(run).compute()["auc"] < 1
+    assert placement["copied_rows"] > 0
+    assert trained.checkpoints.last() == 2 * -(-ROWS * 8 // 10 // 1024)
+    assert 0.3 < api.evaluate(trained).compute()["auc"] < 1
