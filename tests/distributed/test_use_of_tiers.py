@@ -62,6 +62,9 @@ def used(rank: int, folder: Path) -> dict[str, Any]:
     warm = wanted.model_dump(mode="json")
     warm["training"]["warm_start"] = {"run": str(run), "checkpoint": "last", "optimizer": True}
     api.train(parse_config(Experiment, warm), folder / "warm", prepared=folder / "prepared", stop_after=0)
+    fewer = wanted.model_dump(mode="json")
+    fewer["training"] |= {"negative_rate": 0.1, "batch_size": 8 * BATCH, "max_steps": 10}
+    api.train(parse_config(Experiment, fewer), folder / "dropped", prepared=folder / "prepared")
     return {"figures": api.evaluate(run, checkpoint="last").compute(), "first": first}
 
 
@@ -89,6 +92,19 @@ def test_figures_of_tiers_count_the_batches_of_their_steps_alone(
     examples = BATCH / RANKS
     for record in records:
         assert examples / 2 < sum(record[f"user/{tier}_rows"] for tier in ("copied", "host", "split")) <= examples
+
+
+def test_figures_expected_are_those_of_rows_that_are_kept(trained: tuple[Path, list[dict[str, Any]]]) -> None:
+    """Nine of ten negatives are dropped before they are looked up."""
+    folder, _ = trained
+    lines = (folder / "dropped" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [each for each in map(json.loads, lines) if "user/copied_rows" in each]
+    for table in ("user", "item"):
+        found, expected = (
+            sum(record[f"{table}/{tier}_{name}"] for record in records for tier in ("copied", "host", "split"))
+            for name in ("rows", "rows_expected")
+        )
+        assert found == pytest.approx(expected, rel=0.2), table
 
 
 def test_a_single_process_evaluates_what_the_ranks_do(trained: tuple[Path, list[dict[str, Any]]]) -> None:
