@@ -7,10 +7,17 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 _STRINGS = ("", "x", "-1", "9" * 400, "\x00", "\ud83d", "1e999", "'; drop table", "../../etc/passwd", "NaN", "é" * 2000)
-_NUMBERS = (0, -1, 2**31, 2**63, -(2**63) - 1, 2**70, 1e308, -1e-320, 0.1)
+_NUMBERS = (0, -1, 2**31, 2**63, -(2**63) - 1, 2**70, 10**400, 1e308, -1e-320, 0.1)
 _ENDPOINTS = ("/v1/predict", "/v1/rank", "/v2/models/shop/infer", "/v2/models/shop/versions/1/infer", "/admin/status")
-_KINDS = ("application/json", "application/json", "application/vnd.apache.arrow.stream", "text/x", "")
+_ARROW = "application/vnd.apache.arrow.stream"
+_KINDS = ("application/json", "application/json", _ARROW, "text/x", "")
+_ARROW_TYPES = (
+    pa.decimal128(30, 2), pa.decimal256(50, 3), pa.timestamp("us", "UTC"), pa.timestamp("ns", "Nowhere/Zone"),
+    pa.timestamp("s", "+99:99"), pa.float16(), pa.uint64(), pa.binary(), pa.dictionary(pa.int8(), pa.string()),
+)  # fmt: skip
 _HEADERS = ("", "", "", "Content-Encoding: gzip\r\n", "X-Deadline-Ms: -5\r\n", "Expect: 100-continue\r\n")
 
 
@@ -54,6 +61,24 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
     return bytes(changed)
 
 
+def arrow_stream(row: dict[str, Any], draw: random.Random) -> bytes:
+    """Returns a row as an Arrow IPC stream, often with a column of an unusual type, and with few bytes changed."""
+    columns = {name: pa.array([each]) for name, each in row.items()}
+    if draw.random() < 0.7:
+        kind = draw.choice(_ARROW_TYPES)
+        number = pa.array([draw.randrange(1, 100)])
+        is_text = pa.types.is_binary(kind) or pa.types.is_dictionary(kind)
+        columns[draw.choice(list(row))] = (number.cast(pa.string()) if is_text else number).cast(kind)
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    changed = bytearray(sink.getvalue().to_pybytes())
+    for _ in range(draw.randint(0, 4)):
+        changed[draw.randrange(len(changed))] = draw.choice((0, 1, 127, 128, 255, draw.randrange(256)))
+    return bytes(changed)
+
+
 def malformed_requests(rows: Sequence[dict[str, Any]], count: int, headers: str = "", seed: int = 0) -> Iterator[bytes]:
     """Yields requests, most of which no server should accept, as bytes of HTTP/1.1.
 
@@ -66,7 +91,8 @@ def malformed_requests(rows: Sequence[dict[str, Any]], count: int, headers: str 
     draw = random.Random(seed)
     for _ in range(count):
         path = draw.choice(_ENDPOINTS)
-        row = dict(draw.choice(rows))
+        good = draw.choice(rows)
+        row = dict(good)
         if draw.random() < 0.7:
             row[draw.choice(list(row))] = value(draw)
         if draw.random() < 0.2:
@@ -85,13 +111,11 @@ def malformed_requests(rows: Sequence[dict[str, Any]], count: int, headers: str 
             body = mutated(body, draw)
         if draw.random() < 0.03:
             body = b"[" * draw.choice((100, 100_000))
-        kind = draw.choice(
-            ("application/json", "application/json", "application/vnd.apache.arrow.stream", "text/x", "")
-        )
+        kind = draw.choice(_KINDS)
+        if kind == _ARROW and path == "/v1/predict" and draw.random() < 0.8:
+            body = arrow_stream(good, draw)
         length = draw.choice((len(body), len(body), len(body), len(body), 0, len(body) + 5, -1, 2**63))
-        more = draw.choice(
-            ("", "", "", "Content-Encoding: gzip\r\n", "X-Deadline-Ms: -5\r\n", "Expect: 100-continue\r\n")
-        )
+        more = draw.choice(_HEADERS)
         more += draw.choice(("", "", f"Inference-Header-Content-Length: {draw.choice(_NUMBERS)}\r\n"))
         head = f"{draw.choice(('POST', 'POST', 'POST', 'GET', 'PUT'))} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}"
         head += f"Content-Type: {kind}\r\n{more}Content-Length: {length}\r\n\r\n"

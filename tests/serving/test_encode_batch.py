@@ -117,9 +117,27 @@ def test_rows_at_fault_refuse_their_request_alone(export: Exported) -> None:
     check(export, requests)
 
 
+@pytest.mark.parametrize("zone", ["Nowhere/Zone", "+99:99"])
+def test_arrow_values_that_cannot_be_converted_refuse_their_request_alone(export: Exported, zone: str) -> None:
+    good = pa.Table.from_pylist(export.rows[:3])
+    bad = good.set_column(0, "user", pa.array([1, 2, None], pa.timestamp("us", zone)))
+    requests = [export.model.predict_parts(each) for each in (good, bad, good, bad)]
+    batch = encoded(export, requests)
+    assert batch.order == [0, 2]
+    for number in (1, 3):
+        refused = batch.refused[number]
+        assert isinstance(refused, HttpRefused)
+        assert refused.status == 422
+        assert refused.problem.startswith(f"rows, column 'user': values of the Arrow type timestamp[us, tz={zone}]")
+        assert refused.hint == "send a text as the training files have it"
+    check(export, requests)
+
+
 def test_any_mixture_gives_what_each_request_gives_alone(export: Exported) -> None:
     draw = random.Random(5)
-    others: list[Any] = [None, "", "7", "x", 7, 7.5, True, [], [3], ["3"], [None, 4], [[1]], {"a": 1}, 2**63, -1, "3|4"]
+    others: list[Any] = [
+        None, "", "7", "x", 7, 7.5, True, [], [3], ["3"], [None, 4], [[1]], {"a": 1}, 2**63, -1, "3|4", 10**400,
+    ]  # fmt: skip
     for _ in range(25):
         requests = []
         for _ in range(draw.randint(2, 9)):

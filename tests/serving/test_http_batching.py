@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.serving.http_kit import Exported, exported
+from ziggurat.serving.http.batching import batcher as batching
 from ziggurat.serving.http.batching.admission import Admission, Lateness, RowSeconds, StandingQueue
 from ziggurat.serving.http.batching.batcher import Answer, Batcher, BatchFigures
 from ziggurat.serving.http.limits import ServingLimits
@@ -340,6 +341,33 @@ def test_a_request_at_fault_and_one_that_is_gone_do_not_harm_the_others_of_their
         await first
         held.batcher.close()
         assert held.batches == [1, 3]
+
+    run(test)
+
+
+def test_an_error_that_nobody_expects_fails_only_the_request_that_causes_it(
+    export: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = batching.encode_batch
+
+    def encoded(model: ServedModel, requests: Any, sizes: Any, limits: ServingLimits) -> Any:
+        if 2 in sizes.values():
+            raise RuntimeError("a defect")
+        return encode(model, requests, sizes, limits)
+
+    monkeypatch.setattr(batching, "encode_batch", encoded)
+
+    async def test() -> None:
+        held = Held(export)
+        first = held.ask(export.rows[:1])
+        await held.busy()
+        before, bad, after = held.ask(export.rows[:3]), held.ask(export.rows[:2]), held.ask(export.rows[:4])
+        await queued(held, 9)
+        held.let(10)
+        with pytest.raises(RuntimeError, match="a defect"):
+            await bad
+        assert [len((await each).outputs["click"]) for each in (first, before, after)] == [1, 3, 4]
+        held.batcher.close()
 
     run(test)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 from starlette.types import Message
 
@@ -326,9 +327,31 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(found)
 
 
+def unusual_tables(rows: list[dict[str, Any]]) -> list[pa.Table]:
+    """Returns rows as a table, and with a column of each unusual type in place of each of two columns."""
+    found = [pa.Table.from_pylist(rows)]
+    numbers = pa.array(range(1, len(rows) + 1), pa.int64())
+    kinds = (pa.decimal128(30, 2), pa.decimal256(50, 3), pa.timestamp("us", "UTC"), pa.timestamp("s"), pa.date64())
+    for column, name in ((0, "user"), (2, "age")):
+        for kind in kinds:
+            values = numbers.cast(pa.int32()).cast(pa.date32()) if kind == pa.date64() else numbers
+            found.append(found[0].set_column(column, name, values.cast(kind)))
+        found.append(found[0].set_column(column, name, found[0]["user"].dictionary_encode()))
+    return found
+
+
+def flipped(data: bytes, chance: random.Random) -> bytes:
+    """Returns data with few bytes changed, so that most of it can still be read."""
+    found = bytearray(data)
+    for _ in range(chance.randint(0, 4)):
+        found[chance.randrange(len(found))] = chance.choice([0, 1, 127, 128, 255, chance.randrange(256)])
+    return bytes(found)
+
+
 def value(chance: random.Random, depth: int = 0) -> Any:
     options: list[Any] = [
         None, True, 0, -1, 2**63, 2**64, 1e308, -0.0, 0.5, "", "a", "u1", "\0", "é" * 50, "1|2", "[1]", "NaN", "\u202e",
+        10**400,
     ]  # fmt: skip
     if depth < 4:
         options += [[], {}, [value(chance, depth + 1) for _ in range(3)], {"a": value(chance, depth + 1)}]
@@ -336,15 +359,13 @@ def value(chance: random.Random, depth: int = 0) -> Any:
 
 
 def test_malformed_requests_get_refusals_in_words(server: Running, export: Exported) -> None:
-    import pyarrow as pa
-
     chance = random.Random(20261127)
     rows = export.rows[:3]
-    arrow = arrow_stream(pa.Table.from_pylist(rows))
+    arrow = [arrow_stream(table) for table in unusual_tables(rows)]
     names = ["user", "item", "age", "tags", "history"]
     tensors = [{"name": "user", "datatype": "BYTES", "shape": [1], "data": ["a"]}]
     bodies: dict[str, list[tuple[bytes, str]]] = {
-        "/v1/predict": [(json.dumps({"rows": rows}).encode(), "application/json"), (arrow, ARROW_STREAM)],
+        "/v1/predict": [(json.dumps({"rows": rows}).encode(), "application/json")],
         "/v1/rank": [(json.dumps({"context": {"user": "u1"}, "candidates": rows}).encode(), "application/json")],
         "/v2/models/small/infer": [(json.dumps({"inputs": tensors}).encode(), "application/json")],
     }
@@ -367,6 +388,8 @@ def test_malformed_requests_get_refusals_in_words(server: Running, export: Expor
                 },
             }[path]  # fmt: skip
             content = json.dumps(wrapped).encode()
+        elif path == "/v1/predict" and number % 3 == 1:
+            kind, content = ARROW_STREAM, flipped(chance.choice(arrow), chance)
         else:
             content = mutated(sample, chance)
         headers = {"content-type": kind, "inference-header-content-length": str(chance.randrange(3000))}

@@ -162,6 +162,23 @@ def test_ids_are_bounded_and_a_column_has_one_place(server: Running, export: Exp
     assert "click" in refusal(server.client.post("/v1/rank", json=body), 422, "unknown_label")["hint"]
 
 
+def test_values_beyond_all_numbers_are_refused_in_words(server: Running, export: Exported) -> None:
+    """Such a value once failed all requests that were encoded with it."""
+    row = export.rows[0]
+    bodies: list[tuple[str, Any]] = [
+        ("/v1/predict", {"rows": [row, {**row, name: 10**400}]}) for name in ("age", "item")
+    ]
+    candidate = {name: value for name, value in row.items() if name != "age"}
+    bodies.append(("/v1/rank", {"context": {"age": 10**400}, "candidates": [candidate]}))
+    for path, body in bodies:
+        found = refusal(server.client.post(path, content=json.dumps(body)), 422, "invalid_rows")
+        assert "column 'age'" in found["error"] or "column 'item'" in found["error"]
+    times = pa.array(range(9), pa.timestamp("ns", "Nowhere/Zone"))
+    table = pa.Table.from_pylist(export.rows[:9]).set_column(0, "user", times)
+    found = server.client.post("/v1/predict", content=arrow_stream(table), headers={"content-type": ARROW_STREAM})
+    assert refusal(found, 422, "invalid_rows")["rows"][0]["column"] == "user"
+
+
 def test_arrow_that_unfolds_is_refused(server: Running, export: Exported) -> None:
     table = pa.Table.from_pylist(export.rows[:5])
     headers = {"content-type": ARROW_STREAM}

@@ -187,7 +187,10 @@ class PlainSide:
         ids: dict[str, Ids] = {}
         for number in self.numbers:
             values = _joined([each.values[number.column] for each in given])
-            floats = np.array(values, np.float64)
+            try:
+                floats = np.array(values, np.float64)
+            except OverflowError:  # a whole number beyond all floats
+                return None
             if not (np.abs(floats) < _EXACT).all() and not all(map(_is_exact, values)):
                 return None
             found = number.chain.apply(floats)

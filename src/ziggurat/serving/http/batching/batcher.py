@@ -76,6 +76,7 @@ class _Job:
         answer: gets the answer, in the event loop.
         is_rank: whether it is one to rank, for messages.
         arrived: when it was queued.
+        is_settled: whether its answer or error was handed over.
     """
 
     make: Callable[[ServedModel], list[GivenRows]]
@@ -84,6 +85,7 @@ class _Job:
     answer: asyncio.Future[Answer]
     is_rank: bool
     arrived: float
+    is_settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,18 +227,16 @@ class Batcher:
                 self._turn.end()
 
     def _predict_or_refuse(self, jobs: list[_Job]) -> None:
-        """Predicts requests together; if rows of a table cannot be read, each alone, so that others are answered."""
+        """Predicts requests together; if that fails, each alone, so that it fails only those which it fails for."""
         try:
             self._predict(jobs)
-        except TableUnreadable as error:
-            if len(jobs) > 1:
-                for job in jobs:
+        except Exception as error:  # noqa: BLE001 - the request gets it, and the thread goes on
+            left = [job for job in jobs if not job.is_settled]
+            if len(left) > 1:
+                for job in left:
                     self._predict_or_refuse([job])
-                return
-            problem = f"rows of the table {error.table!r} that this request needs cannot be read"
-            self._settle({jobs[0]: HttpRefused(503, "table_unreadable", problem, "check the disk", retry_after_s=5)})
-        except Exception as error:  # noqa: BLE001 - each request gets it, and the thread goes on
-            self._settle(dict.fromkeys(jobs, error))
+            elif left:
+                self._settle({left[0]: _refused(error)})
 
     def _take(self) -> list[_Job]:
         """Waits for requests and for the turn to predict them; returns those of the next batch, none if there will be
@@ -336,8 +336,10 @@ class Batcher:
     def _settle(self, results: Mapping[_Job, Answer | Exception]) -> None:
         """Hands results over; nobody waits for their rows any more, though the batch may still be observed."""
         me = threading.get_ident()
-        with self._changed:  # a failure settles all again
+        with self._changed:
             self._busy_rows[me] = max(0, self._busy_rows[me] - sum(job.rows for job in results))
+        for job in results:
+            job.is_settled = True
         _hand_over(results)
 
 
@@ -350,6 +352,14 @@ def _yield_to_others() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICER)
+
+
+def _refused(error: Exception) -> Exception:
+    """Returns what a request gets for an error."""
+    if not isinstance(error, TableUnreadable):
+        return error
+    problem = f"rows of the table {error.table!r} that this request needs cannot be read"
+    return HttpRefused(503, "table_unreadable", problem, "check the disk", retry_after_s=5)
 
 
 def _outputs(model: ServedModel, found_BT: Floats, further: Mapping[str, Mapping[str, Floats]]) -> dict[str, Floats]:

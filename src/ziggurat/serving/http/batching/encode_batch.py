@@ -13,15 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError, ZigguratError
+from ziggurat.core.schema import RawSchema
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.table_reader import read_table
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
-from ziggurat.serving.http.served_model import ServedModel, of_data_error
+from ziggurat.serving.http.served_model import ServedModel, of_data_error, value_words
 from ziggurat.serving.model.given_rows import GivenRows, JoinedRows, Kinds
 from ziggurat.serving.model.requests import EncodedRequests, encode_by_value, encode_rows
 
 Request = Sequence[GivenRows]
+_UNCONVERTED = (pa.ArrowException, ArithmeticError, ValueError)
+"""What Arrow, and Python's decimal numbers, raise for values that they cannot convert."""
 
 
 @dataclass(slots=True)
@@ -200,14 +203,39 @@ def _read(rows: JoinedRows, limits: ServingLimits) -> RawBlock:
     """Reads rows by the rules of files.
 
     Raises:
-        HttpRefused: values are of another type, or a row has too many ids.
+        HttpRefused: values are of another type or cannot be converted, or a row has too many ids.
     """
+    schema, place = rows.kinds.side.schema, rows.kinds.place
     try:
-        block = read_table(rows.table(), rows.kinds.side.schema)
+        block = read_table(rows.table(), schema)
     except DataError as error:
-        raise of_data_error(error, rows.kinds.place) from None
+        raise of_data_error(error, place) from None
+    except _UNCONVERTED as error:
+        if len(rows.parts) == 1:
+            raise _unconverted(rows.table(), schema, place, error) from None
+        raise DataError(f"{place}: some values cannot be converted", "send each request alone") from None
     _check_ids(block, limits, rows.kinds.place)
     return block
+
+
+def _unconverted(table: pa.Table, schema: RawSchema, place: str, error: Exception) -> HttpRefused:
+    """Returns the refusal of a table with values that Arrow cannot convert, which names the first such column."""
+    for column in schema.columns:
+        try:
+            read_table(table, RawSchema((column,)))
+        except _UNCONVERTED as found:
+            kind = str(table.schema.field(column.source).type) if column.source in table.column_names else "a path"
+            at = f"{place}, column {column.source!r}"
+            problem = f"values of the Arrow type {kind[:100]} cannot be converted: {_message(found)}"
+            hint = f"send {value_words(column)} as the training files have it"
+            row = {"at": at, "column": column.source, "problem": problem, "hint": hint}
+            return HttpRefused(422, "invalid_rows", f"{at}: {problem}", hint, rows=(row,))
+    problem = f"{place}: values cannot be converted: {_message(error)}"
+    return HttpRefused(422, "invalid_rows", problem, "send values as the training files have them")
+
+
+def _message(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _check_ids(block: RawBlock, limits: ServingLimits, place: str) -> None:
