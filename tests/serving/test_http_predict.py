@@ -129,7 +129,9 @@ def test_a_row_at_fault_is_named_with_its_column_and_what_is_allowed(server: Run
     [
         (b"", 400, "invalid_json", "truncated"),
         (b"[1]", 400, "invalid_json", "an array"),
-        (b"[" * 5000, 400, "too_deep", "16"),
+        (b"[" * 5000, 400, "invalid_json", "an array"),
+        (b'"rows"', 400, "invalid_json", "the body is a text; a JSON object is expected"),
+        (b'{"rows": ' + b"[" * 5000, 400, "too_deep", "16"),
         (b'{"rows": ' + b"[" * 30 + b"]" * 30 + b"}", 400, "too_deep", "16"),
         (b'{"row": []}', 422, "unknown_field", "'row'"),
         (b"{}", 422, "missing_field", "'rows'"),

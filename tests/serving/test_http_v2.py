@@ -121,17 +121,25 @@ INPUT: dict[str, Any] = {"name": "user", "datatype": "BYTES", "shape": [1], "dat
         ({"shape": [-1]}, "shape"),
         ({"shape": [1, 1, 1]}, "shape"),
         ({"shape": 3}, "shape"),
+        ({"shape": [150_000, 0], "data": []}, "input 'user': holds 150,000 rows; 10,000 are allowed"),
+        ({"name": "tags", "shape": [1, 20_000]}, "each row holds 20,000 values; 10,000 are allowed"),
+        ({"shape": [2], "data": [["a"]] * 20_000}, "has 20,000 values; its shape needs 2"),
+        ({"shape": [2, 0], "data": [[], ["a"]]}, "has 1 values; its shape needs 0"),
         ({"data": [3]}, "expected text"),
         ({"data": None}, "expected an array"),
         ({"datatype": "INT64", "data": ["3"]}, "a value of the datatype INT64"),
         ({"datatype": "INT8", "data": [300]}, "INT8 cannot hold"),
+        ({"name": "age", "datatype": "FP16", "shape": [2], "data": [None, 10**400]}, "FP16 cannot hold"),
+        ({"name": "age", "datatype": "FP16", "shape": [2], "data": [None, 1e300]}, "FP16 cannot hold"),
+        ({"name": "age", "datatype": "FP16", "data": [10**400]}, "FP16 cannot hold"),
+        ({"name": "age", "datatype": "FP32", "data": [1e300]}, "FP32 cannot hold"),
         ({"datatype": "INT64", "data": [True]}, "a value of the datatype INT64"),
         ({"parameters": {"binary_data_size": 4}}, "data and binary_data_size"),
         ({"parameters": 3}, "parameters"),
     ],
 )
 def test_tensors_that_cannot_be_used(server: Running, changes: dict[str, Any], message: str) -> None:
-    response = server.client.post("/v2/models/small/infer", json={"inputs": [{**INPUT, **changes}]})
+    response = server.client.post("/v2/models/small/infer", content=json.dumps({"inputs": [{**INPUT, **changes}]}))
     assert 400 <= response.status_code < 500
     assert message in response.json()["error"]
 

@@ -68,6 +68,7 @@ def application(
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         yield
         service.batcher.close()
+        service.large_bodies.close()
 
     app = FastAPI(
         title=f"ziggurat: {model.version.name}",

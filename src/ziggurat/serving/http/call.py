@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from ziggurat.serving.http.batching.batcher import Answer, Batcher
 from ziggurat.serving.http.gate import CALL, GateCall
+from ziggurat.serving.http.large_bodies import LargeBodies
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import Metrics
 from ziggurat.serving.http.refusals import HttpRefused
@@ -32,12 +33,14 @@ class Service:
         limits: the bounds.
         metrics: what is counted.
         stopping: whether the server drains.
+        large_bodies: reads bodies.
     """
 
     batcher: Batcher
     limits: ServingLimits
     metrics: Metrics
     stopping: bool = False
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
     @property
     def model(self) -> ServedModel:

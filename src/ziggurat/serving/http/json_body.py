@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,13 +11,21 @@ from typing import Any, cast
 import msgspec
 
 from ziggurat.core.errors import nearest, shorten
-from ziggurat.data.readers.frame.columns import is_deep
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 
 Record = dict[str, Any]
 _Value = str | int | float | bool | None
 _Plain = dict[str, _Value | list[_Value]]
+_OTHER_TYPE = "Expected `object`, got "
+_OBJECT = "a JSON object is expected"
+_WORDS = {
+    "`array`": "an array",
+    "`str`": "a text",
+    "`int`": "a number",
+    "`float`": "a number",
+    "`bool`": "a truth value",
+}
 
 
 class _PlainPredict(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,6 +41,15 @@ class _PlainRank(msgspec.Struct, forbid_unknown_fields=True):
     label: str | None = None
     top: int | None = None
     deadline_ms: float | None = None
+
+
+@functools.lru_cache(8)
+def _decoder(depth: int) -> msgspec.json.Decoder[Record]:
+    """Returns what decodes an object, and refuses more lists and objects in each other as it reads them."""
+    kind: Any = _Value
+    for _ in range(depth - 1):
+        kind = _Value | list[kind] | dict[str, kind]
+    return msgspec.json.Decoder(dict[str, kind])
 
 
 _PREDICT, _RANK = msgspec.json.Decoder(_PlainPredict), msgspec.json.Decoder(_PlainRank)
@@ -79,17 +97,15 @@ def parse(data: bytes | memoryview, limits: ServingLimits) -> Record:
         HttpRefused: it is none, or is nested too deep.
     """
     try:
-        value = msgspec.json.decode(data)
-    except RecursionError:
-        raise _too_deep(limits) from None
+        return _decoder(limits.depth).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HttpRefused(400, "invalid_json", f"the body is not valid JSON: {error}", "send a JSON object") from None
-    if not isinstance(value, dict):
-        received = "an array" if isinstance(value, list) else shorten(value)
-        raise HttpRefused(400, "invalid_json", f"the body is {received}; a JSON object is expected")
-    if is_deep(value, limits.depth):
-        raise _too_deep(limits)
-    return cast("Record", value)
+        message = str(error)
+        if message.startswith(_OTHER_TYPE):  # values may be of any type but too deep ones
+            received = message.removeprefix(_OTHER_TYPE)
+            raise HttpRefused(400, "invalid_json", f"the body is {_WORDS.get(received, received)}; {_OBJECT}") from None
+        if message.startswith("Expected"):
+            raise _too_deep(limits) from None
+        raise HttpRefused(400, "invalid_json", f"the body is not valid JSON: {message}", "send a JSON object") from None
 
 
 def predict_body(data: bytes, limits: ServingLimits) -> PredictBody:
@@ -100,7 +116,8 @@ def predict_body(data: bytes, limits: ServingLimits) -> PredictBody:
     """
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # said below
         plain = _PREDICT.decode(data)
-        if 0 < len(plain.rows) <= limits.rows and _is_deadline(plain.deadline_ms):
+        check_rows(len(plain.rows), "rows", limits)
+        if _is_deadline(plain.deadline_ms):
             return PredictBody(cast("list[Record]", plain.rows), plain.deadline_ms, True)
     found = parse(data, limits)
     check_fields(found, ("rows", "deadline_ms"))
@@ -116,7 +133,8 @@ def rank_body(data: bytes, limits: ServingLimits) -> RankBody:
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # said below
         plain = _RANK.decode(data)
         top, deadline_ms = plain.top, plain.deadline_ms
-        if 0 < len(plain.candidates) <= limits.rows and _is_deadline(deadline_ms) and (top is None or top > 0):
+        check_rows(len(plain.candidates), "candidates", limits)
+        if _is_deadline(deadline_ms) and (top is None or top > 0):
             candidates = cast("list[Record]", plain.candidates)
             return RankBody(cast("Record", plain.context), candidates, plain.label, top, deadline_ms, True)
     found = parse(data, limits)

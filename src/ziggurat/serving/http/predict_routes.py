@@ -28,10 +28,11 @@ def predict_routes(service: Service) -> tuple[APIRouter, Direct]:
         kind = (header(request, "content-type") or "application/json").partition(";")[0].strip().lower()
         rows: Any
         if kind == ARROW_STREAM:
-            rows, deadline_ms, plain = read_stream(call.body, service.limits), None, False
+            rows = await service.large_bodies.read(call.body, lambda: read_stream(call.body, service.limits))
+            deadline_ms, plain = None, False
             count = rows.num_rows
         elif kind in {"application/json", ""}:
-            body = predict_body(call.body, service.limits)
+            body = await service.large_bodies.read(call.body, lambda: predict_body(call.body, service.limits))
             rows, deadline_ms, count, plain = body.rows, body.deadline_ms, len(body.rows), body.plain
         else:
             raise HttpRefused(
@@ -52,7 +53,7 @@ def predict_routes(service: Service) -> tuple[APIRouter, Direct]:
         kind = (header(request, "content-type") or "application/json").partition(";")[0].strip().lower()
         if kind not in {"application/json", ""}:
             raise HttpRefused(415, "content_type", f"the Content-Type is {shorten(kind)}", "send application/json")
-        body = rank_body(call.body, service.limits)
+        body = await service.large_bodies.read(call.body, lambda: rank_body(call.body, service.limits))
         labels = [task.name for task in service.model.scorer.manifest.tasks]
         label = labels[0] if body.label is None else body.label
         if label not in labels:

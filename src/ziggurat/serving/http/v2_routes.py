@@ -19,6 +19,7 @@ from ziggurat.core.errors import shorten
 from ziggurat.serving.http.batching.batcher import Answer
 from ziggurat.serving.http.call import Service, call_of, deadline_of, json_response
 from ziggurat.serving.http.json_body import check_rows, parse, wrong_field
+from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.schema_docs import example_row, infer_docs, plain_docs
 from ziggurat.serving.http.served_model import ServedModel, missing_columns
@@ -63,10 +64,14 @@ def v2_routes(service: Service) -> APIRouter:
     async def infer(request: Request, name: str, version: str | None = None) -> Response:
         call = call_of(request, "/v2/models/NAME/infer")
         model = named(name, version)
-        text, binary = _divided(call.body, request.headers.get(_HEADER_LENGTH))
-        body = parse(text, service.limits)
-        columns, rows = _columns(body, model, binary)
-        check_rows(rows, "inputs", service.limits)
+        header_length = request.headers.get(_HEADER_LENGTH)
+
+        def read() -> tuple[dict[str, Any], dict[str, Any], int]:
+            text, binary = _divided(call.body, header_length)
+            body = parse(text, service.limits)
+            return body, *_columns(body, model, binary, service.limits)
+
+        body, columns, rows = await service.large_bodies.read(call.body, read)
         wanted = _wanted(body, model)
         answer = await service.predict(
             call,
@@ -131,7 +136,9 @@ def _divided(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]
     return body[:size], memoryview(body)[size:]
 
 
-def _columns(body: Mapping[str, Any], model: ServedModel, binary: memoryview) -> tuple[dict[str, Any], int]:
+def _columns(
+    body: Mapping[str, Any], model: ServedModel, binary: memoryview, limits: ServingLimits
+) -> tuple[dict[str, Any], int]:
     """Returns the columns that the model needs, and the number of rows."""
     inputs = body.get("inputs")
     if not isinstance(inputs, list):
@@ -148,7 +155,7 @@ def _columns(body: Mapping[str, Any], model: ServedModel, binary: memoryview) ->
             fault = "is given twice" if name in columns else "is no column of this model"
             raise HttpRefused(422, "unknown_input", f"input {shorten(name)} {fault}", _listed(list(model.columns)))
         is_list = column.many or column.vector is not None
-        columns[name], binary = read_tensor(found, is_list, f"input {name!r}", binary)
+        columns[name], binary = read_tensor(found, is_list, f"input {name!r}", binary, limits)
         size = len(columns[name])
         if rows is not None and size != rows:
             problem = f"input {name!r} has {size:,} rows, those before it have {rows:,}"
@@ -160,6 +167,7 @@ def _columns(body: Mapping[str, Any], model: ServedModel, binary: memoryview) ->
     if len(binary):
         problem = f"{len(binary):,} bytes are left after the last tensor"
         raise HttpRefused(400, "invalid_tensor", problem, "state each size in parameters.binary_data_size")
+    check_rows(rows or 0, "inputs", limits)
     return columns, rows or 0
 
 

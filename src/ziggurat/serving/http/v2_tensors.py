@@ -9,6 +9,7 @@ Shape legend: B rows.
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from collections.abc import Mapping
@@ -21,7 +22,8 @@ import pyarrow as pa
 
 from ziggurat.core.errors import shorten
 from ziggurat.core.schema import RawColumn, ValueType
-from ziggurat.serving.http.json_body import wrong_field
+from ziggurat.serving.http.json_body import check_rows, wrong_field
+from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
 
 DTYPES: dict[str, Any] = {
@@ -54,7 +56,7 @@ def shape(column: RawColumn) -> list[int]:
 
 
 def read_tensor(
-    entry: Mapping[str, Any], is_list: bool, where: str, binary: memoryview
+    entry: Mapping[str, Any], is_list: bool, where: str, binary: memoryview, limits: ServingLimits
 ) -> tuple[list[Any] | pa.Array, memoryview]:
     """Returns the values of a tensor, one for each row, and the binary data of the tensors after it.
 
@@ -63,11 +65,18 @@ def read_tensor(
         is_list: whether its column is one of lists or vectors.
         where: how messages name it.
         binary: the binary data from its first byte on.
+        limits: the bounds of its shape.
 
     Raises:
-        HttpRefused: it is no valid tensor.
+        HttpRefused: it is no valid tensor, or too large.
     """
     kind, dims = entry.get("datatype"), _shape(entry, where)
+    if dims[0]:
+        check_rows(dims[0], where, limits)
+    if len(dims) == 2 and dims[1] > limits.ids_per_row:
+        problem = f"{where}: each row holds {dims[1]:,} values; {limits.ids_per_row:,} are allowed"
+        hint = "send the last ones, or start the server with a larger --max-ids-per-row"
+        raise HttpRefused(422, "too_many_ids", problem, hint)
     if kind != "BYTES" and kind not in DTYPES:
         raise wrong_field(f"{where}.datatype", kind, f"one of BYTES, {', '.join(DTYPES)}")
     count = math.prod(dims)
@@ -85,7 +94,7 @@ def read_tensor(
         values = _of_bytes(cast("str", kind), binary[:size], count, where)
         binary = binary[size:]
     else:
-        values = _of_json(cast("str", kind), entry.get("data"), count, where)
+        values = _of_json(cast("str", kind), entry.get("data"), dims, where)
     if kind == "FP16":
         values = np.asarray(values, np.float32)
     return _column(values, dims, is_list, where), binary
@@ -125,14 +134,16 @@ def _of_bytes(kind: str, data: memoryview, count: int, where: str) -> Array:
     return found
 
 
-def _of_json(kind: str, data: Any, count: int, where: str) -> Array:
+def _of_json(kind: str, data: Any, dims: list[int], where: str) -> Array:
     if not isinstance(data, list):
         raise wrong_field(f"{where}.data", data, "an array, or parameters.binary_data_size")
-    flat = cast("list[Any]", data)
-    if flat and all(isinstance(each, list) for each in flat):
-        flat = [value for row in cast("list[list[Any]]", flat) for value in row]
-    if len(flat) != count:
-        raise HttpRefused(400, "invalid_tensor", f"{where}: has {len(flat):,} values; its shape needs {count:,}")
+    flat, count = cast("list[Any]", data), math.prod(dims)
+    is_nested = 0 < len(flat) <= max(dims[0], count) and all(isinstance(each, list) for each in flat)
+    received = sum(map(len, flat)) if is_nested else len(flat)
+    if received != count:
+        raise HttpRefused(400, "invalid_tensor", f"{where}: has {received:,} values; its shape needs {count:,}")
+    if is_nested:
+        flat = list(itertools.chain.from_iterable(cast("list[list[Any]]", flat)))
     if kind == "BYTES":
         for number, value in enumerate(flat):
             if value is not None and not isinstance(value, str):
@@ -143,12 +154,16 @@ def _of_json(kind: str, data: Any, count: int, where: str) -> Array:
         is_fine = isinstance(value, allowed) and (kind == "BOOL" or not isinstance(value, bool))
         if value is not None and not is_fine:
             raise wrong_field(f"{where}.data[{number}]", value, f"a value of the datatype {kind}")
-    if any(value is None for value in flat):
+    if kind != "FP16" and any(value is None for value in flat):
         return flat
     try:
-        return np.array(flat, DTYPES[kind])
+        with np.errstate(over="ignore"):
+            values = np.array(flat, DTYPES[kind])
     except OverflowError:
-        raise HttpRefused(400, "invalid_tensor", f"{where}.data: holds a value that {kind} cannot hold") from None
+        values = None
+    if values is None or (kind.startswith("FP") and np.isinf(values).any()):  # JSON has no infinity
+        raise HttpRefused(400, "invalid_tensor", f"{where}.data: holds a value that {kind} cannot hold")
+    return values
 
 
 def _text(data: bytes, where: str, number: int) -> str | None:
