@@ -172,6 +172,9 @@ class VersionFolder:
     def prune(self, keep: int) -> None:
         """Removes all but the newest versions and that which is served, and the files that no version names.
 
+        The newest one is kept also if it is the same version as that which is served, written anew: the next one is
+        made of it.
+
         Workers that use such a file keep it until they end or switch: it is mapped, or open.
         """
         with self.locked():
@@ -181,9 +184,13 @@ class VersionFolder:
                 held = newest.get(each.short)
                 if held is None or held.number != served:
                     newest[each.short] = each  # of those that compaction made of each other, the last one
-            kept = sorted(newest.values(), key=lambda each: each.number)
+            chosen = {each.number: each for each in (*newest.values(), *records[-1:])}
+            kept = sorted(chosen.values(), key=lambda each: each.number)
             while len(kept) > keep:
-                kept.remove(next(each for each in kept if each.number != served))
+                oldest = next((each for each in kept[:-1] if each.number != served), None)
+                if oldest is None:
+                    break
+                kept.remove(oldest)
             numbers = {each.number for each in kept}
             for number in self._numbers() - numbers:
                 (self.root / _name(number)).unlink(missing_ok=True)
