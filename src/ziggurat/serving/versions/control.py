@@ -84,6 +84,7 @@ def state(folder: VersionFolder) -> dict[str, Any]:
             "bytes_written_24h": status.day_bytes,
             "budget_bytes_24h": None if status.budget_bytes < 0 else status.budget_bytes,
             "waits_for_budget_until": status.waits_until or None,
+            "table_waits_for_budget_until": status.table_waits_until or None,
             "seconds_from_checkpoint": status.seconds or None,
             "failures": status.failures,
             "problem": status.problem or None,

@@ -131,6 +131,8 @@ class FollowStatus:
         day_bytes: those of the last 24 hours.
         budget_bytes: bytes that may be written in 24 hours; -1: any number.
         waits_until: until when a version waits for the budget, in seconds since 1970; 0: none waits.
+        table_waits_until: until when a table whose log has grown long waits for the budget, in seconds since 1970; 0:
+            none waits.
         seconds: from when the last checkpoint was made until it was served.
         failures: kind of failure -> how often.
         problem: why following fails at present; empty: it does not.
@@ -146,6 +148,7 @@ class FollowStatus:
     day_bytes: int = 0
     budget_bytes: int = -1
     waits_until: float = 0.0
+    table_waits_until: float = 0.0
     seconds: float = 0.0
     failures: dict[str, int] = field(default_factory=dict[str, int])
     problem: str = ""

@@ -39,6 +39,10 @@ class TableState:
         precision: how its rows are stored.
         exported: its file in the export.
         record: its rows in the newest version.
+
+    Attributes:
+        record: its rows in the newest version.
+        written: bytes that were handed to the file system, also by writes that failed.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class TableState:
         self._exported, self.layout = exported, entry.layout(precision)
         self._ids = np.empty(0, np.int64)
         self._overlay: Overlay | None = None
+        self.written = 0
         self.open(record)
 
     @property
@@ -124,7 +129,8 @@ class TableState:
         ):
             path = self._folder.root / f"{name}.{suffix}"
             with explained_writes(path):
-                _write_at(path, at, np.ascontiguousarray(data).tobytes())
+                for size in _write_at(path, at, np.ascontiguousarray(data).tobytes()):
+                    self.written += size
         return TableRecord(
             before.base,
             name,
@@ -145,7 +151,9 @@ class TableState:
             try:
                 with path.open("wb") as file:
                     for some in self._chunks(None):
+                        before = file.tell()
                         self.layout.write(file, self.served(some))
+                        self.written += file.tell() - before
                 sync(path)
             except BaseException:
                 path.unlink(missing_ok=True)
@@ -163,15 +171,21 @@ class TableState:
                 yield ids_U[start : start + step]
 
 
-def _write_at(path: Path, at: int, data: bytes) -> None:
-    """Writes and flushes data at a place of a file, and removes what was behind; nothing is left if that fails."""
+def _write_at(path: Path, at: int, data: bytes) -> Iterator[int]:
+    """Writes and flushes data at a place of a file, and removes what was behind; nothing is left if that fails.
+
+    Yields:
+        How many bytes were written, after each part.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         os.ftruncate(descriptor, at)
         try:
             done = 0
             while done < len(data):
-                done += os.pwrite(descriptor, memoryview(data)[done : done + (1 << 30)], at + done)
+                size = os.pwrite(descriptor, memoryview(data)[done : done + (1 << 30)], at + done)
+                done += size
+                yield size
             os.fsync(descriptor)
         except BaseException:
             os.ftruncate(descriptor, at)

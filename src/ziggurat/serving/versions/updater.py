@@ -11,11 +11,12 @@ What the budget of writes does not allow waits: the checkpoints in between are t
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +27,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ziggurat.checkpoint.follow.follower import LONGEST_WAIT, Follower, Update
-from ziggurat.checkpoint.store.store import Unreachable
 from ziggurat.core.digests import FileChecksum, load_tensors
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError, ZigguratError
 from ziggurat.core.files import atomic_file
@@ -37,8 +37,9 @@ from ziggurat.serving.artefact.row_codec import Bytes
 from ziggurat.serving.tables.inputs import Ints
 from ziggurat.serving.versions.checkpoints import FollowedCheckpoints, open_followed
 from ziggurat.serving.versions.endurance import WriteBudget
+from ziggurat.serving.versions.failure_kinds import kind_of
 from ziggurat.serving.versions.folder import WRITES_FILE, VersionFolder
-from ziggurat.serving.versions.record import TableRecord, VersionRecord
+from ziggurat.serving.versions.record import VersionRecord
 from ziggurat.serving.versions.table_state import TableState
 
 Tell = Callable[..., None]
@@ -131,6 +132,7 @@ class Updater:
         if update is not None:
             self._note(update)
         if self._waiting is None or self._now() < self._not_before:
+            self._compact()
             return False
         return self._take(follower)
 
@@ -252,12 +254,13 @@ class Updater:
     ) -> None:
         number = self._folder.next_number()
         tables = dict(self._newest.tables)
-        self._budget.add(size)  # before it is written: a process that dies has written it as well
-        for name, (ids, rows) in changed.items():
-            tables[name] = self._tables[name].append(ids, rows, number)
         file = self._folder.root / f"dense.{number:08d}.safetensors"
-        with atomic_file(file) as temporary:
-            save_file(dense, temporary)
+        with self._spending(size) as spent:
+            for name, (ids, rows) in changed.items():
+                tables[name] = self._tables[name].append(ids, rows, number)
+            spent.append(sum(each.nbytes for each in dense.values()))
+            with atomic_file(file) as temporary:
+                save_file(dense, temporary)
         checksum = FileChecksum.of(file, DAMAGED_EXPORT)
         made = self._made(step)
         record = VersionRecord(
@@ -300,6 +303,28 @@ class Updater:
         self._merged = 0
         self.tell_status(always=True)
 
+    @contextlib.contextmanager
+    def _spending(self, size: int, *, is_table: bool = False) -> Generator[list[int]]:
+        """Takes bytes out of the budget before they are written: a process that dies has written them as well. If that
+        fails, gives back what was not written.
+
+        Args:
+            size: how many.
+            is_table: whether they are a table that is written anew.
+
+        Yields:
+            A list of the bytes that were written beside those which the tables count.
+        """
+        before = sum(state.written for state in self._tables.values())
+        spent: list[int] = []
+        self._budget.add(size, is_table=is_table)
+        try:
+            yield spent
+        except BaseException:
+            written = sum(state.written for state in self._tables.values()) - before + sum(spent)
+            self._budget.give_back(max(0, size - written))
+            raise
+
     def _reload(self) -> None:
         """Takes as the newest version what is in the folder."""
         self._newest = self._folder.records()[-1]
@@ -307,23 +332,38 @@ class Updater:
             state.open(self._newest.tables[name])
 
     def _compact(self) -> None:
-        """Writes tables anew whose logs have grown long, as far as the budget allows: the same version, other files."""
-        due = {name: state for name, state in self._tables.items() if state.is_due}
-        size = sum(state.layout.bytes for state in due.values())
-        if not due or self._budget.wait_s(size):
-            return
+        """Writes tables anew whose logs have grown long, one after another: the same version, other files.
+
+        For the first one that must wait for the budget the other writes leave what it needs.
+        """
+        reserved, waits_until = 0, 0.0
+        for name in sorted(self._tables):
+            size = self._tables[name].layout.bytes
+            wait_s = self._budget.wait_s(size, is_table=True) if self._tables[name].is_due else 0.0
+            if wait_s:
+                waits_until = max(waits_until, self._now() + min(wait_s, 1e9))
+                reserved = reserved or (size if math.isfinite(wait_s) else 0)
+                if not self.status.table_waits_until:
+                    budget = self._following.bytes_per_day
+                    self._tell("table_waits", table=name, bytes=size, budget_bytes=budget, wait_s=min(wait_s, 1e9))
+            elif self._tables[name].is_due:
+                self._write_anew(name)
+        self._budget.reserved, self.status.table_waits_until = reserved, waits_until
+
+    def _write_anew(self, name: str) -> None:
+        """Writes a table into another file, and publishes the newest version with it."""
+        state = self._tables[name]
+        size, number = state.layout.bytes, self._folder.next_number()
         self._check_space(size)
-        self._budget.add(size)
-        number = self._folder.next_number()
-        tables: dict[str, TableRecord] = {name: state.compact(number) for name, state in due.items()}
-        record = replace(self._newest, number=number, bytes=size, tables=self._newest.tables | tables)
+        with self._spending(size, is_table=True):
+            table = state.compact(number)
+        record = replace(self._newest, number=number, bytes=size, tables=self._newest.tables | {name: table})
         self._folder.publish(record)
         self._newest = record
-        for name, table in tables.items():
-            self._tables[name].open(table)
-        self.status.compacted += len(due)
+        state.open(table)
+        self.status.compacted += 1
         self.status.bytes += size
-        self._tell("tables_compacted", version=record.short, tables=sorted(due), bytes=size)
+        self._tell("table_compacted", version=record.short, table=name, bytes=size)
         self._folder.prune(self._following.keep)
 
     def _table(self, follower: Follower, name: str) -> Tensor:
@@ -370,20 +410,6 @@ class Updater:
 
 def _has_average(checkpoints: FollowedCheckpoints, step: int) -> bool:
     return checkpoints.load(step).shapes("average") is not None
-
-
-def kind_of(error: Exception) -> str:
-    """Returns a word for a failure, for metrics."""
-    cause = error.__cause__ if isinstance(error, DataError) and isinstance(error.__cause__, OSError) else error
-    if isinstance(error, Unreachable):
-        return "unreachable"
-    if isinstance(error, RunFolderError):
-        return "no_checkpoint" if "no checkpoint yet" in error.problem else "damaged"
-    if isinstance(error, ConfigError):
-        return "unsuitable"
-    if isinstance(error, DataError) and "no space left" in error.problem:
-        return "disk_full"
-    return "disk" if isinstance(cause, OSError) else "other"
 
 
 def run_updater(folder: VersionFolder, export: Path, following: Following, stop: threading.Event, tell: Tell) -> None:

@@ -49,6 +49,11 @@ class VersionMetrics(Collector):
                 "1 while a version waits for the budget of writes.",
                 int(status.waits_until > 0),
             ),
+            (
+                "table_waits_for_budget",
+                "1 while a table whose log has grown long waits for the budget of writes.",
+                int(status.table_waits_until > 0),
+            ),
             ("follow_checked_timestamp_seconds", "When the updater last looked for a checkpoint.", status.checked),
             ("checkpoint_to_served_seconds", "From a checkpoint to its version, of the last one.", status.seconds),
         ]
