@@ -5,20 +5,25 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import msgspec
 
 
 class AccessLog:
-    """Writes a line for each request.
+    """Writes a line for each request. What cannot be written, as on a full disk, is lost, and requests are answered.
 
     Args:
         out: where to; None: nowhere.
+
+    Attributes:
+        lost: is called for each line that could not be written.
     """
 
     def __init__(self, out: TextIO | None = sys.stderr) -> None:
         self._out = out
+        self.lost: Callable[[], None] = lambda: None
 
     @property
     def is_on(self) -> bool:
@@ -41,6 +46,10 @@ class AccessLog:
         self._write({"time": round(time.time(), 6), "event": event} | fields)
 
     def _write(self, fields: dict[str, Any]) -> None:
-        if self._out is not None:
+        if self._out is None:
+            return
+        try:
             self._out.write(msgspec.json.encode(fields).decode() + "\n")
             self._out.flush()
+        except OSError:
+            self.lost()

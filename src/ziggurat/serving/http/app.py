@@ -87,7 +87,9 @@ def application(
     app.include_router(version_routes(service, versions))
     app.add_exception_handler(HttpRefused, _refused)
     app.add_exception_handler(HTTPException, _refused)
-    return Application(Gate(app, doors, limits, metrics, log or AccessLog(), direct), service)
+    log = AccessLog() if log is None else log
+    log.lost = metrics.line_lost
+    return Application(Gate(app, doors, limits, metrics, log, direct), service)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

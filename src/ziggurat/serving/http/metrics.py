@@ -73,6 +73,9 @@ class Metrics:
             buckets=_SECONDS,
         )
         self._refused = Counter("ziggurat_refused", "Requests refused, by reason.", ("code",), registry=self._registry)
+        self._lost_lines = Counter(
+            "ziggurat_log_lines_lost", "Lines of the log that could not be written.", registry=self._registry
+        )
         self._batch_rows = Histogram(
             "ziggurat_batch_rows", "Rows predicted together.", registry=self._registry, buckets=_SIZES
         )
@@ -126,6 +129,10 @@ class Metrics:
     def refused(self, code: str) -> None:
         """Notes a refusal."""
         self._refused.labels(code).inc()
+
+    def line_lost(self) -> None:
+        """Notes that a line of the log could not be written."""
+        self._lost_lines.inc()
 
     def batch(self, figures: BatchFigures) -> None:
         """Notes a batch."""
