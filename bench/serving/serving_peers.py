@@ -177,8 +177,8 @@ def _versions() -> dict[str, str]:
 
 SERVING_PEERS = Benchmark(
     name="serving_peers",
-    claim="At equal p99 the server answers half as many requests again as the best of FastAPI and LitServe around "
-    "ONNX Runtime or eager PyTorch.",
+    claim="How many requests the server answers at equal p99 beside FastAPI and LitServe around ONNX Runtime or eager "
+    "PyTorch; asked is half as many again as the best of them.",
     targets={f"{case}.over_best": Target(OVER_BEST) for case in P99_MS},
     depends_on=(
         "bench/serving/serving_peers.py",

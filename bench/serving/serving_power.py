@@ -91,7 +91,8 @@ def _lacks() -> str | None:
 
 SERVING_POWER = Benchmark(
     name="serving_power",
-    claim="By the documented power model, drives in place of memory save 5 to 29 % of the power, as published.",
+    claim="What drives in place of memory save of the power by the documented model and the measured rates; asked is a "
+    "saving within the published 5 to 29 %.",
     targets={"platforms_within": Target(3.0)},
     depends_on=("bench/serving/serving_power.py", "bench/serving/power_model.py"),
     run=run,
