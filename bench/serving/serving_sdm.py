@@ -255,8 +255,9 @@ def _case(probe: _Probe, name: str, candidates: int, rate: float) -> tuple[str, 
 
 SERVING_SDM = Benchmark(
     name="serving_sdm",
-    claim="How many requests a server answers at equal p99 with a part of its tables in memory, beside all of them, mapped "
-    "files and RocksDB; asked are nine tenths of the rate of all with a fifth of them, and twice that of the others.",
+    claim="How many requests a server answers at equal p99 with a part of its tables in memory, beside all of them, "
+    "mapped files and RocksDB; asked are nine tenths of the rate of all with a fifth of them, and twice that of the "
+    "others.",
     targets={
         "answers_equal": Target(1.0),
         **{f"b{count}.20.of_dram": Target(90.0) for count in CANDIDATES},
