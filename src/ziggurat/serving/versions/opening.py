@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
-import torch
 from torch import nn
 
 from ziggurat.core.digests import FileChecksum, load_tensors
@@ -21,6 +18,7 @@ from ziggurat.serving.tables.pooled_cache import PooledCache
 from ziggurat.serving.tables.row_cache import RowBytesCache
 from ziggurat.serving.tables.stores import DiskTable, LoadedTable, MemoryTable
 from ziggurat.serving.versions.folder import DAMAGED, VersionFolder
+from ziggurat.serving.versions.graph_copies import with_weights
 from ziggurat.serving.versions.overlays import mapped, open_overlay
 from ziggurat.serving.versions.record import Pointer, VersionRecord
 
@@ -118,10 +116,4 @@ class VersionOpener:
         if not fits or set(by_name) != {name.partition("/")[2] for name in self._manifest.trained}:
             program = self._manifest.files[PROGRAM_FILE].checksum.read(self._root / PROGRAM_FILE, DAMAGED)
             return load_program(program, tensors, str(path), DAMAGED)
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
-            found = copy.deepcopy(self._dense)
-            for name, each in (*found.named_parameters(), *found.named_buffers()):
-                if name in by_name:
-                    each.copy_(by_name[name])
-        return found
+        return with_weights(self._dense, by_name)
