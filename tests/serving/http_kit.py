@@ -36,6 +36,7 @@ from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.http.server import WorkerServer, run_worker
 from ziggurat.serving.http.workers import listening_socket
 from ziggurat.serving.model.scorer import Scored
+from ziggurat.serving.versions.folder import VersionFolder
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 
@@ -141,11 +142,16 @@ def running(
 
 
 @contextlib.contextmanager
-def served_here(model: ServedModel) -> Generator[str]:
+def served_here(
+    model: ServedModel,
+    limits: ServingLimits = ServingLimits(),  # noqa: B008 - immutable
+    log: AccessLog | None = None,
+    versions: VersionFolder | None = None,
+) -> Generator[str]:
     """Serves a model in a thread of this process; gives its URL."""
     listening = threading.Event()
-    app = application(model, log=AccessLog(None))
-    server = WorkerServer(app, Doors(), ServingLimits(), listening.set)
+    app = application(model, limits=limits, log=log or AccessLog(None), versions=versions)
+    server = WorkerServer(app, Doors(), limits, listening.set)
     with listening_socket("127.0.0.1", 0) as found:
         thread = threading.Thread(target=run_worker, args=(server, found))
         thread.start()

@@ -19,7 +19,7 @@ from ziggurat.serving.http.call import Service
 from ziggurat.serving.http.doors import Doors
 from ziggurat.serving.http.fresh.version_metrics import VersionMetrics
 from ziggurat.serving.http.fresh.version_routes import version_routes
-from ziggurat.serving.http.gate import CALL, Gate, GateCall
+from ziggurat.serving.http.gate import CALL, Gate, GateCall, internal
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.metrics import Metrics
 from ziggurat.serving.http.page.routes import page_routes
@@ -87,9 +87,16 @@ def application(
     app.include_router(version_routes(service, versions))
     app.add_exception_handler(HttpRefused, _refused)
     app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(Exception, _failed)  # it is raised again, and the gate logs it
     log = AccessLog() if log is None else log
     log.lost = metrics.line_lost
     return Application(Gate(app, doors, limits, metrics, log, direct), service)
+
+
+async def _failed(request: Request, _: Exception) -> Response:
+    refused = internal(request.scope[CALL])
+    headers = {name.decode(): value.decode() for name, value in refused.headers()}
+    return Response(refused.body(), refused.status, headers)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -38,6 +38,7 @@ class GateCall:
 
     Attributes:
         began: when its head was complete (monotonic seconds).
+        id: what names it in the log and in the answer.
         body: its body.
         arrived_bytes: bytes of it that have arrived, which take room of those of all requests.
         endpoint: the route, for logs and metrics, which hold no path that a client made up.
@@ -49,6 +50,7 @@ class GateCall:
     """
 
     began: float
+    id: str = ""
     body: bytes = b""
     arrived_bytes: int = 0
     endpoint: str = "other"
@@ -87,16 +89,15 @@ class Gate:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        call = GateCall(time.monotonic(), gone=scope.get(GONE))
+        call = GateCall(time.monotonic(), f"{random.getrandbits(128):032x}", gone=scope.get(GONE))
         scope[CALL] = call
-        request_id = f"{random.getrandbits(128):032x}"
         status, sent, started = 0, 0, False
 
         async def counted(message: Message) -> None:
             nonlocal status, sent, started
             if message["type"] == "http.response.start":
                 started, status = True, message["status"]
-                message = {**message, "headers": [*message.get("headers", []), (b"x-request-id", request_id.encode())]}
+                message = {**message, "headers": [*message.get("headers", []), (b"x-request-id", call.id.encode())]}
             sent += len(message.get("body", b""))
             await send(message)
 
@@ -123,11 +124,10 @@ class Gate:
                     ends = refused.close or (not call.body and _content_length(scope) != 0)
                     await _answer(counted, refused, receive if ends else None)
             except Exception as error:  # noqa: BLE001 - the last resort: a defect of ours, without its traceback
-                call.code = "internal"
-                self._log.failure(error, id=request_id, endpoint=call.endpoint)
+                self._log.failure(error, id=call.id, endpoint=call.endpoint)
+                refused = internal(call)
                 if not started:
-                    problem = f"the server failed; its log has the reason under the id {request_id}"
-                    await _answer(counted, HttpRefused(500, call.code, problem))
+                    await _answer(counted, refused)
         finally:
             seconds = time.monotonic() - call.began
             if "predict" in call.stages:
@@ -136,12 +136,12 @@ class Gate:
                 self._metrics.refused(call.code)
             self._metrics.answered(call.endpoint, status, seconds, call.stages)
             if self._log.is_on:
-                self._note(scope, call, request_id, status, sent, seconds)
+                self._note(scope, call, status, sent, seconds)
 
-    def _note(self, scope: Scope, call: GateCall, request_id: str, status: int, sent: int, seconds: float) -> None:
+    def _note(self, scope: Scope, call: GateCall, status: int, sent: int, seconds: float) -> None:
         """Logs a request."""
         self._log.request(
-            id=request_id,
+            id=call.id,
             client=call.client,
             peer=(scope.get("client") or ("-",))[0],
             method=scope["method"] if scope["method"] in {"GET", "POST", "HEAD"} else "other",
@@ -213,6 +213,12 @@ class Gate:
             "send fewer rows in a request, or start the server with a larger --max-body-mib",
             close=True,
         )
+
+
+def internal(call: GateCall) -> HttpRefused:
+    """Returns what a request gets that a defect of ours fails, without its traceback, and notes it."""
+    call.code = "internal"
+    return HttpRefused(500, call.code, f"the server failed; its log has the reason under the id {call.id}")
 
 
 def _content_length(scope: Scope) -> int | None:
