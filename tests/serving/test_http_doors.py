@@ -12,7 +12,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
+import uvicorn.config
 from starlette.types import Message
 
 from tests.serving.http_kit import ADMIN, TOKEN, Exported, Running, arrow_stream, exported, running
@@ -30,6 +31,7 @@ from ziggurat.serving.http.arrow_body import ARROW_STREAM
 from ziggurat.serving.http.doors import Doors
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
+from ziggurat.serving.http.server import WorkerServer
 from ziggurat.serving.http.token_file import find_client, read_token_file
 
 MALFORMED = 3_000
@@ -102,6 +104,55 @@ def test_tokens_rights_and_rates_over_tls(export: Exported, certificate: tuple[P
         assert '"client":"shop"' in server.lines()
         server.process.send_signal(signal.SIGTERM)  # the client keeps its connection, and does not confirm its end
         assert server.process.wait(25) == 0, "the transport waits 30 seconds for a client of TLS"
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_rate_is_divided_among_workers(workers: int, tmp_path: Path) -> None:
+    tokens = token_file(tmp_path, f"shop predict 8 {digest(TOKEN)}")
+    doors = Doors.read("127.0.0.1", tokens, None, None, workers)
+    headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
+    with monotonic(0.0) as now:
+        for seconds in (1.0, 100.0):
+            now(seconds)
+            for _ in range(8 // workers):
+                assert doors.admit("/v1/predict", headers) == "shop"
+            with pytest.raises(HttpRefused, match="more requests than the 8 a second"):
+                doors.admit("/v1/predict", headers)
+
+
+@contextlib.contextmanager
+def monotonic(start: float) -> Generator[Callable[[float], None]]:
+    """Stops the clock of tokens; what it gives sets it."""
+    at = start
+
+    def to(seconds: float) -> None:
+        nonlocal at
+        at = seconds
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ziggurat.serving.http.token_file.time.monotonic", lambda: at)
+        yield to
+
+
+def test_tls_before_1_2_is_never_spoken(
+    export: Exported, certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own default is as strict, but a machine may be set up otherwise."""
+    contexts = uvicorn.config.create_ssl_context
+
+    def lax(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        found = contexts(*arguments, **options)
+        found.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        return found
+
+    monkeypatch.setattr(uvicorn.config, "create_ssl_context", lax)
+    doors = Doors.read("127.0.0.1", token_file(tmp_path, f"shop predict 5 {digest(TOKEN)}"), *certificate)
+    app = application(export.model, doors, log=AccessLog(None))
+    config = WorkerServer(app, doors, ServingLimits()).config
+    config.load()
+    assert config.ssl is not None
+    assert config.ssl.minimum_version == ssl.TLSVersion.TLSv1_2
+    app.service.batcher.close()
 
 
 def test_beyond_loopback_tokens_and_tls_are_required(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
