@@ -17,6 +17,9 @@ from tests.serving.http_kit import ADMIN, TOKEN, Exported, Running, exported, ex
 from tests.serving.page_checks import CONTRAST, NAMES
 from tools.chromium import CHROMIUM, Browser, browser
 from ziggurat.serving.artefact.manifest import Manifest
+from ziggurat.serving.http import predict_routes
+from ziggurat.serving.http.limits import ServingLimits
+from ziggurat.serving.http.page import description
 from ziggurat.serving.http.served_model import ServedModel
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.serving.tables.residence import reside
@@ -163,6 +166,47 @@ def test_candidates_are_edited_and_ranked(page: Browser, export: Exported) -> No
     page.click("#candidates button[type=submit]")
     page.wait("document.querySelector('#candidate-rows tr:nth-child(2) input').getAttribute('aria-invalid') == 'true'")
     assert "candidates[1], column 'item'" in text(page, "#rank-error")
+
+
+def test_ids_beyond_those_that_browsers_keep_stay_exact(
+    chromium: Browser, export: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = 2**53 + 1
+    rows = [{**sample(export)[0], "item": large, "history": [2**60 + 1, 5]}, {**sample(export)[1], "item": 7}]
+    monkeypatch.setattr(description, "_samples", lambda _: [dict(row) for row in rows])
+    bodies: dict[str, list[Any]] = {"predict_body": [], "rank_body": []}
+    for name, found in bodies.items():
+        read = getattr(predict_routes, name)
+
+        def noted(data: bytes, limits: ServingLimits, read: Any = read, found: list[Any] = found) -> Any:
+            found.append(json.loads(data))
+            return read(data, limits)
+
+        monkeypatch.setattr(predict_routes, name, noted)
+    with served_here(export.model) as url:
+        opened(chromium, url)
+        expected = [float(each) for each in export.predictions(rows)[:, 0]]
+        chromium.wait(f"{SCORE}.textContent.startsWith('{shown(expected[0])}')")
+        assert chromium.see(f"document.querySelector('{field('item')}').value") == str(large)
+        assert chromium.see(f"document.querySelector('{field('history')}').value") == f"{2**60 + 1}, 5"
+        (sent,) = bodies["predict_body"][-1]["rows"]
+        assert (sent["item"], sent["history"]) == (str(large), [str(2**60 + 1), "5"])
+        change(chromium, "history", f"[{2**60 + 3}, 7]")
+        chromium.wait("document.querySelector('#said').textContent.includes('history')")
+        assert bodies["predict_body"][-1]["rows"][0]["history"] == [str(2**60 + 3), "7"]
+        change(chromium, "history", "[3, 7]")
+        chromium.wait("document.querySelector('#said').textContent.includes('to [3, 7]')")
+        assert bodies["predict_body"][-1]["rows"][0]["history"] == [3, 7]
+        change(chromium, "history", "[3, [7]]")  # no list: the server names it
+        chromium.wait(f"document.querySelector('{field('history')}').getAttribute('aria-invalid') == 'true'")
+        assert bodies["predict_body"][-1]["rows"][0]["history"] == "[3, [7]]"
+        change(chromium, "history", "5")
+        chromium.wait("!document.querySelector('[aria-invalid]')")
+        chromium.click("#candidates button[type=submit]")
+        chromium.wait("document.querySelector('#ranked').textContent.includes('ranked by click')")
+        items = {each["item"] for each in bodies["rank_body"][-1]["candidates"]}
+        assert items == {str(large), "7"}, "the values of a column are of one type"
+    assert chromium.faults == []
 
 
 def test_live_figures_follow_the_traffic(page: Browser, server: Running, export: Exported) -> None:

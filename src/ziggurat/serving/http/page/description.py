@@ -16,6 +16,8 @@ from ziggurat.serving.http.served_model import ServedModel, value_words
 Json = dict[str, Any]
 _NAMED = 50
 """Known values of a column that are proposed: those most frequent in training."""
+_EXACT = 2**53
+"""Browsers round whole numbers from it on."""
 
 
 def description(model: ServedModel) -> Json:
@@ -33,7 +35,7 @@ def description(model: ServedModel) -> Json:
         ],
         "columns": [_column(model, name, column) for name, column in model.columns.items()],
         "user_columns": manifest.user_columns,
-        "samples": rows or [example_row(model)],
+        "samples": [_exact(row) for row in rows or [example_row(model)]],
         "samples_are_real": bool(rows),
         "figures": manifest.figures,
         "deviation": manifest.deviation,
@@ -62,7 +64,10 @@ def _known(model: ServedModel, name: str) -> Json | None:
         table = model.transform.schema.tables.get(feature.name)
         encoder = model.transform.encoders.get(table or "")
         if feature.log_columns == (name,) and isinstance(encoder, VocabularyEncoder):
-            return {"count": len(encoder.keys), "values": encoder.keys.slice(0, _NAMED).to_pylist()}
+            return {
+                "count": len(encoder.keys),
+                "values": [_exact(each) for each in encoder.keys.slice(0, _NAMED).to_pylist()],
+            }
     return None
 
 
@@ -73,3 +78,14 @@ def _samples(model: ServedModel) -> list[Json]:
         return []
     rows = as_object(parse_json(read_bytes(path, DAMAGED), path, DAMAGED), path, DAMAGED).get("rows")
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _exact(value: Any) -> Any:
+    """Returns a value with whole numbers that a browser would round as text, which columns of numbers take as well; the
+    others of their list, too, since a list has values of one type."""
+    if isinstance(value, dict):
+        return {name: _exact(each) for name, each in value.items()}
+    if isinstance(value, list):
+        rounded = any(isinstance(each, int) and abs(each) >= _EXACT for each in value)
+        return [str(each) if rounded and isinstance(each, int) else _exact(each) for each in value]
+    return str(value) if isinstance(value, int) and abs(value) >= _EXACT else value

@@ -9,25 +9,48 @@ export function shown(value) {
   return String(value);
 }
 
-/** Returns what is sent for a text: null if it is empty, a number where it is one that JSON keeps, or the text. */
+/** Returns what is sent for a text: null if it is empty, a number where it is one that JavaScript keeps, or the text. */
 export function sent(column, text) {
   const trimmed = text.trim();
   if (trimmed === "") return column.is_list && column.length === null ? [] : null;
   if (!column.is_list) return one(column, trimmed);
-  if (trimmed.startsWith("[")) {
-    try {
-      return JSON.parse(trimmed);
-    } catch {
-      return trimmed;
-    }
+  const parts = trimmed.startsWith("[") ? elements(trimmed) : trimmed.split(",").map((each) => each.trim());
+  if (parts === null) return trimmed;
+  const values = parts.map((each) => each === null ? null : one(column, each));
+  return values.some((each) => typeof each === "string") ? parts : values;
+}
+
+/** Makes the values of a column of one type in all rows, as the server reads it: text if one of them is. */
+export function alike(columns, rows) {
+  const texts = (value) => Array.isArray(value) ? value.some(texts) : typeof value === "string";
+  const written = (value) => Array.isArray(value) ? value.map(written) : typeof value === "number" ? String(value) : value;
+  for (const { name } of columns) {
+    if (rows.some((row) => texts(row[name]))) for (const row of rows) row[name] = written(row[name]);
   }
-  return trimmed.split(",").map((each) => one(column, each.trim()));
+  return rows;
+}
+
+/** Returns the texts of a list in brackets, or null if it is none. JSON.parse would round large whole numbers in it. */
+function elements(text) {
+  const found = [], part = /\s*(?:("(?:[^"\\]|\\.)*")|([^\s",[\]]+))\s*(,|\]$)/y;
+  if (/^\[\s*\]$/.test(text)) return found;
+  part.lastIndex = 1;
+  for (let match; (match = part.exec(text)) !== null;) {
+    try {
+      found.push(match[1] === undefined ? (match[2] === "null" ? null : match[2]) : JSON.parse(match[1]));
+    } catch {
+      return null;
+    }
+    if (match[3] === "]") return found;
+  }
+  return null;
 }
 
 function one(column, text) {
-  if (column.type === "integer" && /^-?\d+$/.test(text) && Number.isSafeInteger(Number(text))) return Number(text);
+  const isKept = (value) => !Number.isInteger(value) || Number.isSafeInteger(value);
+  if (column.type === "integer" && /^-?\d+$/.test(text) && isKept(Number(text))) return Number(text);
   if (column.type === "float" && text !== "" && Number.isFinite(Number(text))) return Number(text);
-  if (column.type === "time" && /^-?\d+(\.\d+)?$/.test(text)) return Number(text);
+  if (column.type === "time" && /^-?\d+(\.\d+)?$/.test(text) && isKept(Number(text))) return Number(text);
   return text;
 }
 

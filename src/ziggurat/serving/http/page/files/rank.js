@@ -2,7 +2,7 @@
 
 import { call, Refused } from "./api.js";
 import { byId, el, say } from "./dom.js";
-import { input, mark, sent } from "./fields.js";
+import { alike, input, mark, sent } from "./fields.js";
 import { score } from "./numbers.js";
 
 const FIRST = 5;
@@ -62,7 +62,7 @@ export class RankForm {
     }
     const values = this.form.row();
     const context = Object.fromEntries(this.context.map(({ name }) => [name, values[name]]));
-    const candidates = this.rows.map(({ fields }) => Object.fromEntries(fields.map(({ column, field }) => [column.name, sent(column, field.value)])));
+    const candidates = alike(this.columns, this.rows.map(({ fields }) => Object.fromEntries(fields.map(({ column, field }) => [column.name, sent(column, field.value)]))));
     let found;
     try {
       found = await call("/v1/rank", { context, candidates, label: byId("rank-label").value });
