@@ -250,3 +250,23 @@ def test_the_python_api_plans_the_same(make_experiment: MakeExperiment) -> None:
         with pytest.raises(ConfigError, match=f"{name}: must be greater than 0; received {received}"):
             ziggurat.plan(experiment, **invalid)
     assert 2.9 < planned.ids_per_row["item"] < 3.1  # the item, and (0 + 1 + 2 + 3 + 3 + 3) / 6 of its history
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["exp.yaml", "--qps", "5"], "--qps: does nothing without --serving"),
+        (["exp.yaml", "--pooled-cache", "1MB"], "--pooled-cache: does nothing without --serving"),
+        (["exp.yaml", "--candidates", "5"], "--candidates: does nothing without --serving"),
+        (["exp.yaml", "--dequantise"], "--dequantise: does nothing without --serving"),
+        (["--serving", "out", "--memory", "1GB", "--hosts", "2"], "--hosts: does nothing with --serving"),
+        (["--serving", "out", "--memory", "1GB", "--planner", "rules"], "--planner: does nothing with --serving"),
+        (["--serving", "out", "--memory", "1GB", "--compare"], "--compare: does nothing with --serving"),
+        (["--serving", "out", "--memory", "1GB", "--set", "a=1"], "--set: does nothing with --serving"),
+        (["exp.yaml", "--compress", "4", "--devices", "2"], "--devices: does nothing with --compress"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(options: list[str], problem: str) -> None:
+    found = CliRunner().invoke(app, ["plan", *options])
+    assert isinstance(found.exception, ConfigError)
+    assert found.exception.problem == problem

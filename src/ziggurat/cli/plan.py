@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ziggurat.cli.figures import WIDTH, bytes_of, print_rows, print_tables
-from ziggurat.cli.options import DataFolder, Overrides, PreparedOutput
+from ziggurat.cli.options import DataFolder, Overrides, PreparedOutput, given_options
 from ziggurat.cli.printed.proposed_encoders import propose_encoders
 
 if TYPE_CHECKING:
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from ziggurat.training.experiment import Experiment
 
 
+_WITH_SERVING = ("candidates", "qps", "pooled_cache", "dequantise")
+_NOT_WITH_SERVING = ("overrides", "data", "prepared", "hosts", "devices", "planner", "train", "compare", "compress")
+_NOT_WITH_COMPRESS = ("hosts", "devices", "memory", "out", "train", "compare")
+
+
 def command(
+    context: typer.Context,
     config: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="The experiment's YAML file.", show_default=False)
     ] = None,
@@ -95,11 +101,14 @@ def command(
     if serving is not None:
         if config is not None:
             raise ConfigError(f"--serving {serving}: and the config {config}", "give one of the two")
+        _refuse(context, _NOT_WITH_SERVING, "with --serving")
         _plan_serving(serving, memory, candidates, qps, pooled_cache, dequantise, out, as_json)
         return
     if config is None:
         raise ConfigError("CONFIG: missing", "name an experiment's YAML file, or an export: --serving OUT")
+    _refuse(context, _WITH_SERVING, "without --serving")
     if compress is not None:
+        _refuse(context, _NOT_WITH_COMPRESS, "with --compress")
         propose_encoders(_experiment(config, overrides or [], data, planner), compress, prepared, as_json=as_json)
         return
     from ziggurat.cli.progress import console_progress
@@ -130,6 +139,18 @@ def command(
         return
     _print(experiment.name, planned, comparison)
     typer.echo(f"{target} {page}")
+
+
+def _refuse(context: typer.Context, parameters: tuple[str, ...], where: str) -> None:
+    """Refuses options that do nothing beside, or without, another.
+
+    Raises:
+        ConfigError: one is given.
+    """
+    from ziggurat.core.errors import ConfigError
+
+    for option in given_options(context, *parameters):
+        raise ConfigError(f"{option}: does nothing {where}", f"leave {option} out; see `ziggurat plan --help`")
 
 
 def _plan_serving(
