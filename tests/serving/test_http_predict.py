@@ -236,6 +236,18 @@ def test_metrics_status_and_the_log_hold_no_value_of_a_feature(server: Running, 
     assert {"id", "client", "rows", "ms", "stages_ms", "bytes_in"} <= mine[-1].keys()
 
 
+def test_the_log_holds_the_values_of_features_where_that_is_asked_for(export: Exported) -> None:
+    rows = [{**export.rows[0], "user": "a-person"}]
+    with running(export.folder, "--log-features", "--workers", "2") as found:
+        assert found.client.post("/v1/predict", json={"rows": rows}).status_code == 200
+        assert found.client.post("/v1/predict", content=b"\xff" + b"x" * 100_000).status_code == 400
+        found.stop()
+        entries = [json.loads(line) for line in found.lines().splitlines()]
+    first, second = (each["body"] for each in entries if each.get("endpoint") == "/v1/predict")
+    assert json.loads(first)["rows"] == rows
+    assert (second[:2], len(second)) == ("\ufffdx", 65_536)
+
+
 def test_a_model_that_is_exchanged_is_freed_at_once(export: Exported) -> None:
     # a collection of garbage may come much later, and each version holds open files and memory
     gc.disable()

@@ -16,6 +16,8 @@ from ziggurat.core.errors import ConfigError
         (["--pooled-any-order", "--follow", "runs/a"], "--pooled-any-order: does nothing without --memory"),
         (["--poll", "1"], "--poll: does nothing without --follow"),
         (["--versions", "elsewhere", "--memory", "1MB"], "--versions: does nothing without --follow"),
+        (["--no-log", "--log-features"], "--log-features: does nothing without --log"),
+        (["--ray", "local", "--log-features"], "--log-features and --ray"),
         (["--ray", "local", "--memory", "1MB"], "--memory and --ray"),
         (["--ray", "local", "--no-compile"], "--compile and --ray"),
         (["--ray", "local", "--check-tables"], "--check-tables and --ray"),

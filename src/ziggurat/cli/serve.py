@@ -18,7 +18,7 @@ _WITH_MEMORY = (
     "reads_per_batch",
 )  # fmt: skip
 _WITH_FOLLOW = ("poll", "keep_versions", "versions", "drive_writes_per_day", "drive_capacity")
-_NOT_WITH_RAY = ("memory", "follow", "precision", "export_to", "check_tables", "compile_dense")
+_NOT_WITH_RAY = ("memory", "follow", "precision", "export_to", "check_tables", "compile_dense", "log_features")
 
 
 def command(
@@ -87,6 +87,13 @@ def command(
         bool, typer.Option("--check-tables", help="Compare the tables with their checksums first, which reads them.")
     ] = False,
     log: Annotated[bool, typer.Option("--log/--no-log", help="Log a line for each request.")] = True,
+    log_features: Annotated[
+        bool,
+        typer.Option(
+            "--log-features",
+            help="Log the first 64 KiB of each request, with its values of features, to debug.",
+        ),
+    ] = False,
     precision: Annotated[
         Precision | None, typer.Option(help="Of a run: how rows are stored; default: fp32.", show_default=False)
     ] = None,
@@ -154,7 +161,7 @@ def command(
     from ziggurat.serving.http.serve import serve
     from ziggurat.serving.tables.serving_plan import TableMemory
 
-    _check_together(context, memory=memory is not None, follow=follow is not None, ray=ray is not None)
+    _check_together(context, memory=memory is not None, follow=follow is not None, log=log, ray=ray is not None)
     held: TableMemory | None = None
     if memory is not None:
         held = TableMemory(
@@ -213,6 +220,7 @@ def command(
             tls_key=tls_key,
             limits=limits,
             log=log,
+            log_features=log_features,
             check_tables=check_tables,
             memory=held,
             follow=follow,
@@ -227,7 +235,7 @@ def command(
         )
 
 
-def _check_together(context: typer.Context, *, memory: bool, follow: bool, ray: bool) -> None:
+def _check_together(context: typer.Context, *, memory: bool, follow: bool, log: bool, ray: bool) -> None:
     """Refuses options that do nothing beside the others.
 
     Raises:
@@ -237,7 +245,8 @@ def _check_together(context: typer.Context, *, memory: bool, follow: bool, ray: 
 
     for option in given_options(context, *_NOT_WITH_RAY) if ray else ():
         raise ConfigError(f"{option} and --ray", "give one of the two; --ray serves a finished export")
-    for needed, is_given, parameters in (("--memory", memory, _WITH_MEMORY), ("--follow", follow, _WITH_FOLLOW)):
+    needs = (("--memory", memory, _WITH_MEMORY), ("--follow", follow, _WITH_FOLLOW), ("--log", log, ("log_features",)))
+    for needed, is_given, parameters in needs:
         for option in () if is_given else given_options(context, *parameters):
             raise ConfigError(f"{option}: does nothing without {needed}", f"add {needed}, or leave {option} out")
 

@@ -1,4 +1,4 @@
-"""The log: a line of JSON for each request, without any value of a feature."""
+"""The log: a line of JSON for each request, without any value of a feature unless that is asked for."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ class AccessLog:
 
     Args:
         out: where to; None: nowhere.
+        bodies: whether the bodies of requests are written, which hold the values of features.
 
     Attributes:
+        has_bodies: whether they are.
         lost: is called for each line that could not be written.
     """
 
-    def __init__(self, out: TextIO | None = sys.stderr) -> None:
-        self._out = out
+    def __init__(self, out: TextIO | None = sys.stderr, *, bodies: bool = False) -> None:
+        self._out, self.has_bodies = out, bodies
         self.lost: Callable[[], None] = lambda: None
 
     @property

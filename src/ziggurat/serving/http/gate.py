@@ -28,6 +28,8 @@ GONE = "ziggurat.gone"
 """The key of the scope whose future is done once the client has gone, so that nothing is computed for it."""
 Direct = Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]]
 """(Method, path) -> what answers it."""
+_LOGGED_BYTES = 64 * 2**10
+"""Bytes of a body that are logged, if bodies are."""
 _LINGER_S = 1.0
 _LINGER_BYTES = 64 * 2**20
 
@@ -153,6 +155,7 @@ class Gate:
             bytes_out=sent,
             ms=round(1e3 * seconds, 3),
             stages_ms={name: round(1e3 * took, 3) for name, took in call.stages.items()},
+            **({"body": call.body[:_LOGGED_BYTES].decode("utf-8", "replace")} if self._log.has_bodies else {}),
         )
 
     def _hold(self, call: GateCall, size: int) -> None:

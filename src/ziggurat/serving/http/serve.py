@@ -33,6 +33,7 @@ def serve(
     tls_key: str | Path | None = None,
     limits: ServingLimits = ServingLimits(),  # noqa: B008 - immutable
     log: bool = True,
+    log_features: bool = False,
     check_tables: bool = False,
     memory: TableMemory | None = None,
     follow: str | Path | None = None,
@@ -57,6 +58,8 @@ def serve(
         tls_cert, tls_key: files of the certificate and its key, in PEM.
         limits: what clients may take.
         log: whether each request is logged.
+        log_features: whether with the first 64 KiB of its body, which hold the values of features: whoever reads the
+            log reads them.
         check_tables: whether the tables are compared with their checksums first, which reads them.
         memory: the memory for tables, of all workers together; what does not fit stays on disk. Default: all tables
             are mapped into memory.
@@ -107,7 +110,9 @@ def serve(
             folder = _versions_folder(Path(export), versions)
             budget = _budget(folder, drive_writes_per_day, drive_capacity)
             following = Following(str(follow), folder, poll_s, keep_versions, budget)
-        serving = Serving(Path(export), doors, limits, log, check_tables, threads, residence, following, compile)
+        serving = Serving(
+            Path(export), doors, limits, log, log_features, check_tables, threads, residence, following, compile
+        )
         run_server(serving, accepting, workers, listening)
 
 

@@ -53,6 +53,7 @@ class Serving:
         doors: who is admitted.
         limits: the bounds of each worker.
         log: whether requests are logged.
+        log_features: whether with their bodies, which hold the values of features.
         check_tables: whether the tables are compared with their checksums, once.
         threads: threads of the model in each worker.
         residence: the memory of the tables that all workers share; None: they map all tables.
@@ -64,6 +65,7 @@ class Serving:
     doors: Doors
     limits: ServingLimits
     log: bool = True
+    log_features: bool = False
     check_tables: bool = False
     threads: int = 1
     residence: Residence | None = None
@@ -74,6 +76,10 @@ class Serving:
         """Logs whether compiled code is used."""
         if self.log:
             AccessLog().event("compiled", **asdict(verdict))
+
+    def access_log(self) -> AccessLog:
+        """Returns the log of a worker."""
+        return AccessLog(bodies=self.log_features) if self.log else AccessLog(None)
 
     def open_model(self, check_tables: bool) -> ServedModel:
         """Opens the export."""
@@ -100,7 +106,7 @@ def run_server(
             stack.enter_context(compiling(serving.folder, serving.threads, serving.tell))
         url = serving.doors.url(accepting.getsockname()[1])
         if workers == 1 and serving.following is None:
-            log = AccessLog() if serving.log else AccessLog(None)
+            log = serving.access_log()
             torch.set_num_threads(serving.threads)
             app = application(serving.open_model(serving.check_tables), serving.doors, serving.limits, log)
             server = WorkerServer(app, serving.doors, serving.limits, lambda: listening(url))
@@ -247,7 +253,7 @@ class _Workers:
 def _work(serving: Serving, listening: socket.socket, check: bool, pipe: Any) -> None:
     """A worker process: says that it is ready, or sends its error, and serves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent drains this process
-    log = AccessLog() if serving.log else AccessLog(None)
+    log = serving.access_log()
     watch_versions: VersionWatch | None = None
     torch.set_num_threads(serving.threads)
     try:
