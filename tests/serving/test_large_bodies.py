@@ -16,11 +16,13 @@ import pytest
 import ziggurat.serving.http.predict_routes as routes
 import ziggurat.serving.http.v2_routes as v2
 from tests.serving.http_kit import Exported, arrow_stream, exported, served_here
+from ziggurat.core.schema import RawColumn, ValueType, VectorElement
 from ziggurat.serving.http import json_body
 from ziggurat.serving.http.arrow_body import ARROW_STREAM
 from ziggurat.serving.http.large_bodies import LARGE_BYTES
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
+from ziggurat.serving.http.v2_tensors import read_tensor
 
 LIMITS = ServingLimits()
 
@@ -87,3 +89,16 @@ def test_nesting_is_bounded_while_a_body_is_read() -> None:
     assert json_body.parse(b'{"a": [1, -2.5, 18446744073709551616, "x", null, true, {"b": []}]}', LIMITS) == {
         "a": [1, -2.5, 2**64, "x", None, True, {"b": []}]
     }
+
+
+def test_a_vector_may_be_longer_than_the_lists_of_a_row() -> None:
+    limits = ServingLimits(ids_per_row=3)
+    vector = RawColumn("emb.0", ValueType.FLOAT, vector=VectorElement("emb", 0, 5))
+    ids = RawColumn("tags", ValueType.INTEGER, many=True)
+    entry = {"datatype": "FP32", "shape": [1, 5], "data": [1.0, 2.0, 3.0, 4.0, 5.0]}
+    values, _ = read_tensor(entry, vector, "input 'emb'", memoryview(b""), limits)
+    assert values.to_pylist() == [[1.0, 2.0, 3.0, 4.0, 5.0]]  # pyright: ignore[reportAttributeAccessIssue]
+    for column, width, most in ((ids, 5, 3), (vector, 6, 5)):
+        wide = {**entry, "shape": [1, width]}
+        with pytest.raises(HttpRefused, match=f"each row holds {width} values; {most} are allowed"):
+            read_tensor(wide, column, "input 'x'", memoryview(b""), limits)

@@ -154,8 +154,7 @@ def _columns(
         if name in columns or column is None:
             fault = "is given twice" if name in columns else "is no column of this model"
             raise HttpRefused(422, "unknown_input", f"input {shorten(name)} {fault}", _listed(list(model.columns)))
-        is_list = column.many or column.vector is not None
-        columns[name], binary = read_tensor(found, is_list, f"input {name!r}", binary, limits)
+        columns[name], binary = read_tensor(found, column, f"input {name!r}", binary, limits)
         size = len(columns[name])
         if rows is not None and size != rows:
             problem = f"input {name!r} has {size:,} rows, those before it have {rows:,}"

@@ -56,13 +56,13 @@ def shape(column: RawColumn) -> list[int]:
 
 
 def read_tensor(
-    entry: Mapping[str, Any], is_list: bool, where: str, binary: memoryview, limits: ServingLimits
+    entry: Mapping[str, Any], column: RawColumn, where: str, binary: memoryview, limits: ServingLimits
 ) -> tuple[list[Any] | pa.Array, memoryview]:
     """Returns the values of a tensor, one for each row, and the binary data of the tensors after it.
 
     Args:
         entry: the tensor's entry of ``inputs``.
-        is_list: whether its column is one of lists or vectors.
+        column: its column.
         where: how messages name it.
         binary: the binary data from its first byte on.
         limits: the bounds of its shape.
@@ -73,8 +73,9 @@ def read_tensor(
     kind, dims = entry.get("datatype"), _shape(entry, where)
     if dims[0]:
         check_rows(dims[0], where, limits)
-    if len(dims) == 2 and dims[1] > limits.ids_per_row:
-        problem = f"{where}: each row holds {dims[1]:,} values; {limits.ids_per_row:,} are allowed"
+    most = limits.ids_per_row if column.vector is None else max(limits.ids_per_row, column.vector.length)
+    if len(dims) == 2 and dims[1] > most:
+        problem = f"{where}: each row holds {dims[1]:,} values; {most:,} are allowed"
         hint = "send the last ones, or start the server with a larger --max-ids-per-row"
         raise HttpRefused(422, "too_many_ids", problem, hint)
     if kind != "BYTES" and kind not in DTYPES:
@@ -97,6 +98,7 @@ def read_tensor(
         values = _of_json(cast("str", kind), entry.get("data"), dims, where)
     if kind == "FP16":
         values = np.asarray(values, np.float32)
+    is_list = column.many or column.vector is not None
     return _column(values, dims, is_list, where), binary
 
 
