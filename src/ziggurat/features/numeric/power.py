@@ -82,5 +82,4 @@ def _most_likely(values: Values) -> float:
     from scipy.optimize import minimize_scalar  # slow to import and seldom needed
 
     result = minimize_scalar(loss, bounds=_BOUNDS, method="bounded", options={"xatol": 1e-8})
-    exponent = float(result.x)
-    return exponent if loss(exponent) < loss(1.0) else 1.0  # with 1, values stay what they are
+    return float(result.x) if result.fun < loss(1.0) else 1.0  # with 1, values stay what they are

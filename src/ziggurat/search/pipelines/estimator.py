@@ -117,8 +117,9 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
             raise KeyboardInterrupt
         if self.found_.signal is not None:
             raise SystemExit(128 + self.found_.signal)
-        train, _ = self._blocks(columns)
-        self._model = fitted_model(task, train, self._table.labels, len(classes), seed)
+        blocks, _ = self._parts(columns)
+        self._widths = [each.shape[1] for each in blocks]
+        self._model = fitted_model(task, np.concatenate(blocks, axis=1), self._table.labels, len(classes), seed)
         return self
 
     def transform(self, X: Any) -> Floats:
@@ -135,8 +136,8 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:
         """Returns a name for each transformed column: that of the column, and a number where it gives several."""
-        check_is_fitted(self, "found_")
-        widths = [(own.name, each.shape[1]) for own, each in zip(self._table.columns, self._parts()[0], strict=True)]
+        check_is_fitted(self, "_widths")
+        widths = zip((own.name for own in self._table.columns), self._widths, strict=True)
         names = [[name] if width == 1 else [f"{name}_{place}" for place in range(width)] for name, width in widths]
         return np.asarray([name for each in names for name in each], dtype=object)
 
@@ -155,14 +156,14 @@ class PipelineSearch(ClassifierMixin, TransformerMixin, BaseEstimator):
         train, rest = (np.concatenate(each, axis=1) for each in self._parts(columns))
         return train, rest
 
-    def _parts(self, columns: tuple[Column, ...] | None = None) -> tuple[list[Floats], list[Floats]]:
-        """Returns the blocks of each column for the training rows and other rows; the same ones by default."""
+    def _parts(self, columns: tuple[Column, ...]) -> tuple[list[Floats], list[Floats]]:
+        """Returns the blocks of each column, for the training rows and for other rows."""
         found = self.found_.pipelines
         blocks = [
             fitted_block(
                 found[own.name], input_of(own, found[own.name]), self._table.labels, input_of(other, found[own.name])
             )
-            for own, other in zip(self._table.columns, columns or self._table.columns, strict=True)
+            for own, other in zip(self._table.columns, columns, strict=True)
         ]
         return [each for each, _ in blocks], [each for _, each in blocks]
 

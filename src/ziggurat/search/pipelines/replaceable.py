@@ -58,7 +58,7 @@ def replaceable(experiment: Experiment) -> Replaceable:
         name, reason = next(iter(reasons.items()), ("", why))
         raise ConfigError(
             f"features: none can get any pipeline{f'; {name!r}' if name else ''}: {reason}",
-            "rename or remove what it names, or leave that feature as it is with another config",
+            "rename or remove the feature or the setting that it names",
         )
     names = {each.name for each in features}
     others = [each.name for each in experiment.features if not isinstance(each, TimeFeature) and each.name not in names]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import StratifiedKFold
 
+from ziggurat.search.pipelines.blocks.one_hot import one_hot
 from ziggurat.search.pipelines.pipeline import CategoricalPipeline
 from ziggurat.search.pipelines.table import Floats, Ints
 
@@ -38,20 +39,13 @@ def categorical_block(
         first, second = np.where(first > 0, first, fill), np.where(second > 0, second, fill)
     match pipeline.encoder:
         case "hash":
-            return _buckets(first - 1, pipeline.buckets), _buckets(second - 1, pipeline.buckets)
+            return one_hot(first, pipeline.buckets + 1), one_hot(second, pipeline.buckets + 1)  # missing ones first
         case "ordinal":
             return _ordinal(first, second)
         case "one_hot":
             return _one_hot(first, second)
         case "target":
             return _target(first, labels, second)
-
-
-def _buckets(places: Places, buckets: int) -> Floats:
-    """Returns a number for missing values, then one for each bucket."""
-    hot = np.zeros((len(places), buckets + 1))
-    hot[np.arange(len(places)), places + 1] = 1.0
-    return hot
 
 
 def _standardised(train: Floats, other: Floats) -> tuple[Floats, Floats]:
@@ -82,9 +76,7 @@ def _one_hot(train: Places, other: Places) -> tuple[Floats, Floats]:
     def hot(codes: Places) -> Floats:
         places = np.searchsorted(frequent, codes)
         known = np.append(frequent, -1)[places] == codes
-        block = np.zeros((len(codes), len(frequent) + 2))
-        block[np.arange(len(codes)), np.where(codes == 0, 0, np.where(known, places + 2, 1))] = 1.0
-        return block
+        return one_hot(np.where(codes == 0, 0, np.where(known, places + 2, 1)), len(frequent) + 2)
 
     return hot(train), hot(other)
 

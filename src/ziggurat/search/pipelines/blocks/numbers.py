@@ -10,6 +10,7 @@ import numpy as np
 from ziggurat.features.numeric.sample import NumericSample
 from ziggurat.features.numeric.spline import SplineConfig
 from ziggurat.features.numeric.steps import Bucketise, StepConfig, fit_step
+from ziggurat.search.pipelines.blocks.one_hot import one_hot
 from ziggurat.search.pipelines.blocks.steps import step_configs
 from ziggurat.search.pipelines.pipeline import NumericPipeline
 from ziggurat.search.pipelines.table import Floats
@@ -35,11 +36,5 @@ def _applied(config: StepConfig, sample: NumericSample, values: list[Floats]) ->
         return [np.stack([step.apply(each) for step in basis], axis=1) for each in values]
     step = fit_step(config, sample)
     if isinstance(step, Bucketise):
-        return [_one_hot(step.apply(each).astype(np.int64) - 1, step.rows - 1) for each in values]
+        return [one_hot(step.apply(each).astype(np.int64) - 1, step.rows - 1) for each in values]
     return [step.apply(each)[:, None] for each in values]
-
-
-def _one_hot(places: np.ndarray, count: int) -> Floats:
-    hot = np.zeros((len(places), count))
-    hot[np.arange(len(places)), places] = 1.0
-    return hot
