@@ -16,16 +16,21 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.optim import _apply_optimizer_in_backward as fuse  # pyright: ignore[reportPrivateUsage]
 from torch.nn import functional as F
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.types import ParameterSharding, ShardingType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
-from bench.lab.workload import Case, Contestant, experiment_of, placements_of
+from bench.lab.workload import CPU, Case, Contestant, experiment_of, placements_of, schema_of
 from bench.system.torchrec_direct import sharded_pipeline
 from ziggurat.core.batch import Batch
+from ziggurat.core.plan import Plan
+from ziggurat.embeddings.torchrec_terms import parameter_sharding
 from ziggurat.models.model import Model, ModelDims
 from ziggurat.parallel.world import World
+from ziggurat.training.experiment import Experiment
 
 
 @dataclass
@@ -61,25 +66,37 @@ class _Whole(nn.Module):
 
 
 class Direct(Contestant):
-    """A case by TorchRec; tables whole on one rank each, SGD."""
+    """A case by TorchRec, by the plan of the case; SGD."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
-        world, names = World.current(), self._names
-        assert (case.sharding, case.optimizer["name"]) == ("table_wise", "sgd"), case
-        config = experiment_of(case, names)
+        assert case.optimizer["name"] == "sgd", case
+        config = experiment_of(case, self._names)
         configs = [
-            EmbeddingBagConfig(name=name, embedding_dim=case.dim, num_embeddings=case.rows, feature_names=[name])
-            for name in names
+            EmbeddingBagConfig(name=name, embedding_dim=case.dim, num_embeddings=rows, feature_names=[name])
+            for name, rows in case.table_rows.items()
         ]
         tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
         dense = config.model.build_checked(ModelDims(case.dense, case.tables, case.dim))
         model = _Whole(tables, dense, case.tables, case.dim)
-        for bag in tables.embedding_bags.values():
-            fuse(torch.optim.SGD, [cast("nn.EmbeddingBag", bag).weight], {"lr": case.optimizer["lr"]})
-        owners = {name: placement.ranks[0] for name, placement in placements_of(case, names, world).items()}
-        sgd = partial(torch.optim.SGD, lr=0.01)
-        self._pipeline = sharded_pipeline(model, tables, owners, world.local_size, sgd)
+        plan = self._plan(config)
+        for name, bag in tables.embedding_bags.items():
+            if plan[name].sharding_type != ShardingType.DATA_PARALLEL.value:
+                fuse(torch.optim.SGD, [cast("nn.EmbeddingBag", bag).weight], {"lr": case.optimizer["lr"]})
+        self._pipeline = sharded_pipeline(model, tables, plan, partial(torch.optim.SGD, lr=0.01))
+
+    def _plan(self, config: Experiment) -> dict[str, ParameterSharding]:
+        """Returns the placements of the case in TorchRec's terms, copied tables as TorchRec's planner has them."""
+        world, case = World.current(), self._case
+        plan = Plan(world.size, placements_of(case, self._names, world), world.local_size)
+        found: dict[str, ParameterSharding] = {}
+        for spec in config.layout(schema_of(case)).tables:
+            if plan.placements[spec.name].sharding == "data_parallel":
+                kernel, ranks = EmbeddingComputeKernel.DENSE.value, list(range(world.size))
+                found[spec.name] = ParameterSharding(ShardingType.DATA_PARALLEL.value, kernel, ranks)
+            else:
+                found[spec.name] = parameter_sharding(plan, spec, CPU)
+        return found
 
     def _take(self, batches: list[Batch]) -> float:
         source, loss = iter([_rows(each) for each in batches]), torch.zeros(())

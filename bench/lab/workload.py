@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ class Case:
         name: the name of its figures.
         sharding: the sharding of every table.
         parallel: the ``parallel`` section of the experiment.
-        tables, rows, dim: the number of embedding tables, their rows and their dimension.
+        tables, dim: the number of embedding tables, and their dimension.
+        rows: the rows of each table, or one number for all.
         ids: the ids per example and table; the embeddings of several ids are summed.
         hidden: the widths of the dense part.
         batch_size: the global batch size.
@@ -51,13 +52,14 @@ class Case:
         towers: the ``towers`` section. With ``parallel.embeddings: {name: tower_transform}``, tables take turns over
             the ranks of their tower's host.
         torchrec: whether TorchRec is used directly (:mod:`bench.lab.direct`), with the same dense part and plan.
+        plan: table -> its sharding and the ranks that have its shards; None: by ``sharding``, in turns.
     """
 
     name: str
     sharding: Sharding = "table_wise"
     parallel: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tables: int = 16
-    rows: int = 10_000
+    rows: int | Sequence[int] = 10_000
     dim: int = 32
     ids: int = 1
     hidden: tuple[int, ...] = (256, 128)
@@ -67,6 +69,7 @@ class Case:
     model: Mapping[str, Any] | None = None
     towers: Mapping[str, Any] | None = None
     torchrec: bool = False
+    plan: Mapping[str, tuple[Sharding, Sequence[int]]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,6 +78,17 @@ class Case:
     def from_json(cls, values: Mapping[str, Any]) -> Case:
         fields: dict[str, Any] = {**values, "hidden": tuple(values["hidden"])}
         return cls(**fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tables, which are those of the features."""
+        return tuple(f"t{number}" for number in range(self.tables))
+
+    @property
+    def table_rows(self) -> dict[str, int]:
+        """Table -> its rows."""
+        rows = (self.rows,) * self.tables if isinstance(self.rows, int) else self.rows
+        return dict(zip(self.names, rows, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +113,7 @@ class Contestant(ABC):
     def __init__(self, case: Case) -> None:
         world = World.current()
         self._case, self._rows = case, case.batch_size // world.size
-        self._names = [f"t{number}" for number in range(case.tables)]
+        self._names = list(case.names)
         self._draw = torch.Generator().manual_seed(world.rank)
 
     def steps(self, count: int) -> Measured:
@@ -119,7 +133,9 @@ class Contestant(ABC):
     def _batch(self) -> Batch:
         size, case = self._rows, self._case
         bags_N = torch.full((case.tables * size,), case.ids, dtype=torch.int32)
-        values = torch.randint(0, case.rows, (len(bags_N) * case.ids,), generator=self._draw)
+        count = size * case.ids
+        drawn = [torch.randint(0, rows, (count,), generator=self._draw) for rows in case.table_rows.values()]
+        values = torch.cat(drawn)
         bags = KeyedJaggedTensor(keys=self._names, values=values, lengths=bags_N)
         labels_BT = torch.randint(0, 2, (size, 1), generator=self._draw).float()
         return Batch(torch.randn(size, case.dense, generator=self._draw), bags, None, labels_BT)
@@ -133,10 +149,7 @@ class Trained(Contestant):
         world = World.current()
         names = self._names
         experiment = experiment_of(case, names)
-        one, many = (tuple(names), ()) if case.ids == 1 else ((), tuple(names))
-        tables, rows = {n: n for n in names}, dict.fromkeys(names, case.rows)
-        numbers = _numbers(case)
-        schema = Schema(dense=numbers, categorical=one, bags=many, tables=tables, rows=rows, labels=("y",))
+        schema = schema_of(case)
         layout = experiment.layout(schema)
         placements = placements_of(case, names, world)
         if experiment.towers is not None and transforms(experiment.parallel, world.hosts):
@@ -169,10 +182,13 @@ class Trained(Contestant):
 
 
 def placements_of(case: Case, names: list[str], world: World) -> dict[str, Placement]:
-    """Returns the placements of all tables; tables take turns over the ranks or hosts that the sharding allows.
+    """Returns the placements of all tables: those of the case's plan; without one, tables take turns over the ranks or
+    hosts that the sharding allows.
 
     Whole tables take turns over hosts first, so that no host has two more than another.
     """
+    if case.plan is not None:
+        return {name: Placement(sharding, tuple(ranks)) for name, (sharding, ranks) in case.plan.items()}
     every = tuple(range(world.size))
     found: dict[str, Placement] = {}
     for number, name in enumerate(names):
@@ -198,6 +214,13 @@ def _by_tower(towers: Towers, world: World) -> dict[str, Placement]:
         for number, name in enumerate(names):
             found[name] = Placement("table_wise", (host * world.local_size + number % world.local_size,))
     return found
+
+
+def schema_of(case: Case) -> Schema:
+    """Returns the schema of a case's data."""
+    one, many = (case.names, ()) if case.ids == 1 else ((), case.names)
+    tables = {name: name for name in case.names}
+    return Schema(dense=_numbers(case), categorical=one, bags=many, tables=tables, rows=case.table_rows, labels=("y",))
 
 
 def _numbers(case: Case) -> tuple[str, ...]:

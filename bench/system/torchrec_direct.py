@@ -27,7 +27,13 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
-from torchrec.distributed.types import ShardingEnv, ShardingPlan
+from torchrec.distributed.types import (
+    EmbeddingModuleShardingPlan,
+    ParameterSharding,
+    ShardingEnv,
+    ShardingPlan,
+    ShardingType,
+)
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim import RowWiseAdagrad
@@ -117,45 +123,65 @@ def _pipeline(workload: Workload, world_size: int) -> TrainPipelineSparseDist[An
     names = enumerate(workload.tables)
     owners = {f"t_{name}": number * world_size // len(workload.tables) for number, name in names}
     adam = partial(torch.optim.Adam, lr=workload.lr, fused=True)
-    return sharded_pipeline(model, model.tables, owners, world_size, adam)
+    return sharded_pipeline(model, model.tables, whole_tables(model.tables, owners, world_size), adam)
 
 
 def sharded_pipeline(
     model: nn.Module,
     tables: EmbeddingBagCollection,
-    owners: Mapping[str, int],
-    local_size: int,
+    plan: Mapping[str, ParameterSharding],
     optimizer: Callable[[list[Any]], torch.optim.Optimizer],
 ) -> TrainPipelineSparseDist[Any, Any]:
-    """Returns TorchRec's pipeline over a model whose tables lie whole on one rank each.
+    """Returns TorchRec's pipeline over a model with sharded tables.
 
     Args:
-        model: the model; its parameters below ``dense`` are trained by ``optimizer``.
-        tables: its attribute ``tables``, whose optimizers are fused into their backward passes.
-        owners: table -> the rank that has it.
-        local_size: ranks on each host.
+        model: the model; its parameters below ``dense``, and the tables that are copied to all ranks, are trained by
+            ``optimizer``.
+        tables: its attribute ``tables``. The optimizers of those that are not copied are fused into their backward
+            passes.
+        plan: table -> how it is sharded.
         optimizer: makes the optimizer of the dense part.
     """
     assert dist.group.WORLD is not None
-    sharder = cast("Any", EmbeddingBagCollectionSharder())
-    plan = construct_module_sharding_plan(
-        tables,
-        {name: table_wise(rank=rank) for name, rank in owners.items()},
-        sharder,
-        local_size=local_size,
-        world_size=dist.get_world_size(),
-        device_type="cpu",
-    )
     parallel = DistributedModelParallel(
         model,
         device=CPU,
         env=ShardingEnv.from_process_group(dist.group.WORLD),
-        plan=ShardingPlan({"tables": plan}),
-        sharders=[sharder],
+        plan=ShardingPlan({"tables": EmbeddingModuleShardingPlan(plan)}),
+        sharders=[cast("Any", EmbeddingBagCollectionSharder())],
     )
-    weights = {name: value for name, value in parallel.named_parameters() if ".dense." in f".{name}"}
+    copied = {
+        f"tables.embedding_bags.{name}.weight"
+        for name, each in plan.items()
+        if each.sharding_type == ShardingType.DATA_PARALLEL.value
+    }
+    weights = {
+        name: value
+        for name, value in parallel.named_parameters()
+        if ".dense." in f".{name}" or name.replace("module.", "") in copied
+    }
     dense = KeyedOptimizerWrapper(weights, optimizer)
     return TrainPipelineSparseDist(parallel, CombinedOptimizer([parallel.fused_optimizer, dense]), CPU)
+
+
+def whole_tables(
+    tables: EmbeddingBagCollection, owners: Mapping[str, int], local_size: int
+) -> Mapping[str, ParameterSharding]:
+    """Returns the plan of tables that lie whole on one rank each.
+
+    Args:
+        tables: the tables.
+        owners: table -> the rank that has it.
+        local_size: ranks on each host.
+    """
+    return construct_module_sharding_plan(
+        tables,
+        {name: table_wise(rank=rank) for name, rank in owners.items()},
+        cast("Any", EmbeddingBagCollectionSharder()),
+        local_size=local_size,
+        world_size=dist.get_world_size(),
+        device_type="cpu",
+    )
 
 
 def _batches(folder: Path, workload: Workload, rank: int, world_size: int) -> tuple[list[Rows], int]:
