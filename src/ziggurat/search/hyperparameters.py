@@ -256,13 +256,17 @@ class _Search:
     def _start(self, number: int) -> None:
         settings = self.study.settings(number)
         try:
-            experiment = with_settings(self.experiment, settings)
+            experiment = self._changed(number, settings)
         except ConfigError as error:
             self._fail(number, error.problem, 0.0)
             return
         run = self.run_folder(number)
         run.parent.mkdir(exist_ok=True)
         self._processes[number] = TrialProcess(number, experiment, run, self.dataset.folder, self.start)
+
+    def _changed(self, number: int, settings: dict[str, Any]) -> Experiment:
+        """Returns the experiment of a trial; the first one's is the config as it is, also where it lacks a key."""
+        return self.experiment if number == 0 else with_settings(self.experiment, settings)
 
     def run_folder(self, number: int) -> Path:
         return self.folder / TRIALS / f"{number:04d}"
@@ -311,6 +315,13 @@ class _Search:
             self._fail(number, error["problem"], seconds)
             return
         elif ended.status == -signal.SIGKILL:
+            if number == 0:  # it stays begun, so that the same command resumes it
+                self.study.note(number, seconds=seconds)
+                raise EnvironmentMismatch(
+                    "trial 0, the config as it is, was ended by SIGKILL, probably for want of memory",
+                    "free memory or lower --jobs: the same command resumes the search; for a config that needs less, "
+                    "such as a smaller training.batch_size, name another folder with --run",
+                )
             self._fail(number, "was ended by SIGKILL, probably for want of memory", seconds)
             return
         elif ended.status in (0, -signal.SIGTERM):  # another process stopped it; its state is saved
@@ -382,10 +393,11 @@ class _Search:
 
     def _lead(self, best: TrialRecord) -> Lead | None:
         """Returns how far the best trial is ahead of the config as it is."""
-        if best.number == 0:
+        first = self.study.record(0)
+        if best.number == 0 or first.state != "complete":
             return None
-        first, own = self.run_folder(0), self.run_folder(best.number)
-        return lead_of(self.folder, self.monitor, first, own, best.number, self.dataset, self.progress)
+        runs = self.run_folder(0), self.run_folder(best.number)
+        return lead_of(self.folder, self.monitor, *runs, first.figures, best.number, self.dataset, self.progress)
 
     def _test_figures(self, best: TrialRecord) -> dict[str, float]:
         """Returns the figures of the best trial on the test split; they are computed once."""
@@ -412,7 +424,7 @@ class _Search:
             self.experiment.name, self.monitor, higher_is_better(self.monitor), self.space, self.own, tuple(records),
             best, self.study.importances(), test, together, lead,
         )  # fmt: skip
-        changed = with_settings(self.experiment, best.settings)
+        changed = self._changed(best.number, best.settings)
         outputs.write_best(self.folder / outputs.BEST_FILE, changed, found, self.dataset.folder)
         write_page(self.folder / PAGE_FILE, found)
 
