@@ -62,6 +62,7 @@ class TrialRecord:
         steps: optimizer steps done.
         seconds: wall-clock of the processes that trained it, without those that were killed.
         reason: why it failed.
+        same_as: the number of the complete trial with the same settings, whose value it has without a training.
     """
 
     number: int
@@ -73,6 +74,7 @@ class TrialRecord:
     steps: int
     seconds: float
     reason: str
+    same_as: int | None = None
 
 
 class _NoLock(JournalFileOpenLock):
@@ -239,6 +241,7 @@ def _record(trial: FrozenTrial) -> TrialRecord:
         steps=attributes.get("steps", 0),
         seconds=attributes.get("seconds", 0.0),
         reason=attributes.get("reason", ""),
+        same_as=attributes.get("same_as"),
     )
 
 
