@@ -152,3 +152,28 @@ def test_recurring_pairs_are_counted_for_the_two_ids_that_do_not_follow_from_eac
     found = pair(twice.with_columns(click=pl.Series(random)))
     assert found is not None
     assert abs(found.tells) < 0.03
+
+
+def _mostly_unlabelled(rows: int, labelled: int) -> pl.DataFrame:
+    random = np.random.default_rng(0)
+    clicks = pl.Series(random.integers(0, 2, rows)).to_frame("click")
+    return clicks.select(
+        user_id=pl.Series(random.integers(0, 300, rows)),
+        item_id=pl.Series(random.integers(0, 200, rows)),
+        click=pl.when(pl.Series(random.permutation(rows)) < labelled).then("click"),
+    )
+
+
+def test_rows_without_a_label_teach_nothing(tmp_path: Path) -> None:
+    """The defaults are those of the rows that have one."""
+    for rows, labelled in ((100_000, 5_000), (600_000, 1_200)):
+        frame = _mostly_unlabelled(rows, labelled)
+        frame.write_csv(tmp_path / "log.csv")
+        text = draft_config(tmp_path / "log.csv")
+        frame.drop_nulls().write_csv(tmp_path / "labelled.csv")
+        plain = draft_config(tmp_path / "labelled.csv")
+        assert "on_bad_row: quarantine" in text
+        batch = int(text.partition("batch_size: ")[2].split()[0])
+        assert batch <= labelled * 0.8 / 4
+        begun, ends = "\nembeddings:", "\nevaluation:"
+        assert text.partition(begun)[2].partition(ends)[0] == plain.partition(begun)[2].partition(ends)[0]

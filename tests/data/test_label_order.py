@@ -110,3 +110,20 @@ def test_a_name_decides_before_the_label(tmp_path: Path, values: Values) -> None
     frame = pl.DataFrame({"price": values, "click": drawn(values, rates).astype(np.int64)})
     frame.write_csv(tmp_path / "log.csv")
     assert "- {name: price, kind: numeric" in draft_config(tmp_path / "log.csv")
+
+
+def test_the_last_word_decides_of_a_name_with_words_of_both_kinds(tmp_path: Path, values: Values) -> None:
+    ids = ["rate_code_id", "price_id", "size_id", "age_group_id", "cost_center_id", "loss_code", "number_hash"]
+    quantities, open_ones = ["id_count", "userAge", "item_price"], ["days_by_item", "ad_views_seen"]
+    rates = 0.3 * np.random.default_rng(2).gamma(2, 0.5, 500).clip(0, 3)
+    frame = pl.DataFrame(dict.fromkeys([*ids, *quantities, *open_ones], values))
+    for labels, kind in ((drawn(values, np.full(500, 0.3)), "numeric"), (drawn(values, rates), "categorical")):
+        frame.with_columns(click=labels.astype(np.int64)).write_csv(tmp_path / "log.csv")
+        lines = draft_config(tmp_path / "log.csv").splitlines()
+        found = {name: line for name in frame.columns for line in lines if f"- {{name: {name}, kind:" in line}
+        assert all("kind: categorical" in found[name] and "ids by its name" in found[name] for name in ids)
+        assert all("kind: numeric" in found[name] and "a quantity by its name" in found[name] for name in quantities)
+        assert all(f"kind: {kind}" in found[name] for name in open_ones)
+        assert sum("offered beside it" in line for line in lines) == len(open_ones)
+        other = "words of its name are of either kind" if kind == "numeric" else "by the values alone"
+        assert sum(f"offered beside it: {other}" in line for line in lines) == len(open_ones)

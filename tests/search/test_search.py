@@ -21,22 +21,9 @@ from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch, Ru
 from ziggurat.core.files import FolderInUse, locked_folder
 from ziggurat.search.hyperparameters import search_hyperparameters
 from ziggurat.training.evaluate_run import evaluate
-from ziggurat.training.experiment import Experiment, load_experiment, to_yaml
+from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.preparation import prepare
 from ziggurat.training.train import train
-
-SPACE = "search: {space: {optimizer.lr: {log: [1e-6, 3e-2]}, embeddings.optimizer.lr: {log: [1e-6, 0.3]}}}"
-
-
-@pytest.fixture
-def slow_start(make_experiment: MakeExperiment) -> Experiment:
-    """An experiment that learns next to nothing, over a space with better rates."""
-    Path("space.yaml").write_text(SPACE)
-    experiment = make_experiment(
-        optimizer={"lr": 1e-6}, embeddings__optimizer={"name": "rowwise_adagrad", "lr": 1e-6}, training__epochs=2
-    )
-    Path("exp.yaml").write_text(to_yaml(experiment))
-    return experiment
 
 
 def test_a_search_finds_better_rates_and_writes_what_it_found(slow_start: Experiment) -> None:

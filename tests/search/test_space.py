@@ -82,6 +82,17 @@ def test_a_written_space_is_read(make_experiment: MakeExperiment, tmp_path: Path
         ("model.deep.dropout: [0, 1.5]", r"model.deep.dropout.*1\.5"),
         ("features.user.min_count: [1, 2]", r"features is the same in all trials.*\n.*for other data"),
         ("training.monitor: [auc, log_loss]", r"is the same in all trials, which are compared"),
+        (
+            "training: [{epochs: 1, monitor: auc}, {epochs: 1, monitor: ne}]",
+            r"holds training.monitor.*one by one, as in",
+        ),
+        ("training.readers.0: [a, b]", r"is the same in all trials, which are compared"),
+        ("model.deep: [{hidden: [8]}, {hidden: [16]}], model.deep.dropout: [0, 0.1]", r"dropout: model.deep is varied"),
+        ("model.deep.dropout: [0, 0.1], model.deep: [{hidden: [8]}, {hidden: [16]}]", r"dropout: model.deep is varied"),
+        ("model.deep.dropout: [0, 0.0, 0.2]", r"received \[0, 0.0, 0.2\]\n.*each value once"),
+        ("training.early_stopping: [{patience: 3}, {min_delta: 0, patience: 3}]", r"are the same\n.*leave one"),
+        ("embeddings.dim: {log: [4, 64]}", r"not all whole numbers .* 5 is not\n.*such as \[4, 8, 16, 32, 64\]"),
+        ("embeddings.dim: {range: [8, 24]}", r"not all whole numbers .* 9 is not\n.*such as \[8, 16, 24\]"),
         ("optimizer.lr: {log: [0, 1e-2]}", r"begins above 0, received 0\n.*`or: 0` beside log"),
         ("optimizer.lr: {log: [1e-2, 1e-3]}", r"give two finite numbers, the smaller one first"),
         ("optimizer.lr: {choice: [1e-2]}", r"received \{'choice'.*\n.*write \{log: \[LOW, HIGH\]\}"),
@@ -112,3 +123,28 @@ def test_a_value_beside_an_interval_lies_below_it() -> None:
     assert places == pytest.approx([0.125, 0.25, 1.0])
     assert dimension.place(1e-5) is None
     assert dimension.place("0") is None
+
+
+def test_numbers_are_compared_by_value() -> None:
+    dropouts, whole, switches = Choice((0, 0.2, 0.4)), Interval(1, 20, log=True), Choice((False, 0, "0"))
+    assert [dropouts.number(value) for value in (0.0, 0, 0.2, False, "0")] == [0, 0, 1, None, None]
+    assert [whole.number(value) for value in (10.0, 10, 10.5, True)] == [10, 10, None, None]
+    assert [switches.place(value) for value in (False, 0.0, "0", True)] == [0.0, 0.5, 1.0, None]
+    assert Choice(([8, 4], [16, 8])).number([16.0, 8]) == 1
+
+
+def test_a_value_of_the_config_is_known_by_what_it_means(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    lines = [
+        "    model.deep.dropout: [0, 0.2]",
+        "    training.early_stopping: [null, {patience: 2}, {patience: 3}]",
+        "    model.deep: [{hidden: [8]}, {hidden: [32, 16]}]",
+    ]
+    experiment = make_experiment(training__early_stopping={"patience": 3})
+    path = tmp_path / "space.yaml"
+    for kept in (lines[:2], lines[1:]):
+        path.write_text("\n".join(["search:", "  space:", *kept]))
+        space = read_space(path, experiment)
+        own = own_settings(experiment, space)
+        assert all(space[key].number(value) is not None for key, value in own.items())
+        assert own["training.early_stopping"] == {"patience": 3}
+        assert with_settings(experiment, own) == experiment

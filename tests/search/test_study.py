@@ -108,6 +108,17 @@ def test_the_config_is_the_first_trial_even_outside_of_the_space(tmp_path: Path)
     assert set(best.settings) == set(SPACE)
 
 
+def test_importances_do_without_a_config_outside_of_the_space(tmp_path: Path) -> None:
+    own = {"optimizer.lr": 0.5, "embeddings.dim": 16}
+    study = Study(tmp_path / "journal", SPACE, own, higher_is_better=False, first_share=250, seed=0)
+    for _ in range(20):
+        number = study.ask()
+        study.end(number, "complete", _loss(study.settings(number)))
+    importances = study.importances()
+    assert importances.keys() == SPACE.keys()
+    assert max(importances, key=lambda key: importances[key]) == "optimizer.lr"
+
+
 def test_importances_rank_the_key_that_decides_first(tmp_path: Path) -> None:
     study = _study(tmp_path / "journal")
     assert study.importances() == {}

@@ -336,3 +336,4 @@ def test_the_command_line(
     status, _, errors = command(capsys, monkeypatch, "report", "both")
     assert status == 1
     assert "both: is an ensemble, not a run" in errors
+    assert "`evaluate`, `predict`, `export`, `serve` and `verify` take ensembles" in errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from tests.training.conftest import MakeExperiment
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import DataError, ZigguratError
 from ziggurat.training import api, recommender
 from ziggurat.training.prediction.forward_threads import forward_threads, one_ahead
 
@@ -28,6 +29,40 @@ def test_each_thread_computes_alone_and_the_setting_returns() -> None:
         assert (inside, here, torch.get_num_threads()) == ([1] * 6, 3, 3)
     finally:
         torch.set_num_threads(before)
+
+
+def test_no_thread_fails_as_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+    """Work may end before some of the threads have gone on from their common start."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(16)
+    try:
+        for _ in range(30):
+            with forward_threads(CPU) as threads:
+                threads.submit(int).result()
+    finally:
+        torch.set_num_threads(before)
+    assert caplog.text == ""
+
+
+def test_threads_that_cannot_be_started_are_told_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    try:
+        with pytest.raises(ZigguratError, match="thread"), forward_threads(CPU):
+            pass
+    finally:
+        torch.set_num_threads(before)
+    assert len(started) == 2
+    assert not any(thread.is_alive() for thread in started)
 
 
 def test_the_next_item_is_started_before_a_result_is_awaited_and_the_order_is_kept() -> None:

@@ -42,6 +42,24 @@ def test_the_normalised_entropy_of_every_model_is_one_before_the_first_step(
     assert figures["calibration"] == pytest.approx(1, abs=0.4)
 
 
+def test_the_base_rate_is_that_of_the_weighted_rows(make_experiment: MakeExperiment) -> None:
+    """Positive rows, and those with much spent, weigh nine times as much."""
+    lines = Path("log.csv").read_text().splitlines()
+    heavy = [number % 5 == 0 for number in range(1, len(lines))]
+    added = [f"{line},{int(each)},{10 + 90 * each},{1 + 8 * each}" for line, each in zip(lines[1:], heavy, strict=True)]
+    Path("log.csv").write_text("\n".join([f"{lines[0]},bought,spent,counts", *added]) + "\n")
+    labels = [{"name": "bought"}, {"name": "spent", "kind": "regression"}]
+    experiment = make_experiment(data__labels=labels, data__weight="counts", **STILL)
+    figures = api.evaluate(api.train(experiment).run, "train").compute()
+    share = 9 / 13  # of the weight
+    assert figures["bought/base_rate"] == pytest.approx(share, abs=0.02)
+    assert figures["spent/mean_label"] == pytest.approx(10 + 90 * share, rel=0.02)
+    assert figures["bought/calibration"] == pytest.approx(1, abs=0.1)
+    assert figures["spent/calibration"] == pytest.approx(1, abs=0.1)
+    assert figures["bought/ne"] == pytest.approx(1, abs=0.05)
+    assert figures["spent/relative_loss"] == pytest.approx(1, abs=0.1)
+
+
 def test_what_was_taken_is_recorded_and_one_half_can_be_asked_for(make_experiment: MakeExperiment) -> None:
     begun = api.train(make_experiment(data__labels=RARE, **STILL), "begun").run
     assert api.load_run(begun.folder).experiment.training.start_at_base_rate is True

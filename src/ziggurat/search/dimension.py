@@ -17,8 +17,25 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 _FORMS = "{log: [LOW, HIGH]}, {log: [LOW, HIGH], or: VALUE}, {range: [LOW, HIGH]}, or a list of two values or more"
+_INNER = 4
+"""Whole numbers less than so many above the least one are tried: a key that goes in steps refuses the first of them."""
 OFF_DECADES = 1.0
 """The width in the study, in powers of ten, of the value that ``or`` adds below a logarithmic interval."""
+
+
+def as_text(value: Any) -> str:
+    """Writes a setting, so that equal ones are written alike: 0 and 0.0 are one number, false and 0 are not."""
+    return json.dumps(_by_value(value), sort_keys=True)
+
+
+def _by_value(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list | tuple):
+        return [_by_value(each) for each in cast("Sequence[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _by_value(each) for key, each in cast("dict[str, Any]", value).items()}
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,19 @@ class Interval:
         """The values at which a config is checked before the search."""
         return [self.low, self.high, *self.beside]
 
+    @property
+    def inner(self) -> list[int]:
+        """Whole numbers inside, which a key that goes in steps would not take; none of another interval."""
+        if not self.is_whole:
+            return []
+        low, high = int(self.low), int(self.high)
+        return list(range(low + 1, min(low + _INNER, high)))
+
+    @property
+    def count(self) -> int | None:
+        """The number of values; None if there is no end of them."""
+        return int(self.high) - int(self.low) + 1 + len(self.beside) if self.is_whole else None
+
     def suggest(self, trial: Trial, key: str) -> Any:
         """Returns the value that the study's sampler chooses."""
         if not self.beside:
@@ -64,7 +94,9 @@ class Interval:
             return self.low / 10 ** (OFF_DECADES / 2)
         if isinstance(value, bool | str) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             return None
-        return value if not self.is_whole or isinstance(value, int) else None
+        if not self.is_whole:
+            return value
+        return int(value) if value == int(value) else None
 
     def place(self, value: Any) -> float | None:
         """Returns where ``value`` lies between the least and the greatest, from 0 to 1; None if it is outside."""
@@ -92,6 +124,14 @@ class Choice:
         return list(self.values)
 
     @property
+    def inner(self) -> list[int]:
+        return []
+
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    @property
     def is_ordered(self) -> bool:
         return not any(isinstance(value, bool | str | dict) for value in self.values)
 
@@ -103,20 +143,20 @@ class Choice:
 
     def number(self, value: Any) -> float | str | None:
         """Returns what stands for ``value`` in the study; None if it is not in the list."""
-        written = [json.dumps(each) for each in self.values]
-        if json.dumps(value) not in written:
-            return None
-        return written.index(json.dumps(value)) if self.is_ordered else json.dumps(value)
+        at = self._index(value)
+        return at if at is None or self.is_ordered else json.dumps(self.values[at])
 
     def place(self, value: Any) -> float | None:
         """Returns where ``value`` lies in the list, from 0 to 1; None if it is not there."""
-        written = [json.dumps(each) for each in self.values]
-        if json.dumps(value) not in written:
-            return None
-        return written.index(json.dumps(value)) / (len(written) - 1)
+        at = self._index(value)
+        return None if at is None else at / (len(self.values) - 1)
 
     def to_json(self) -> list[Any]:
         return list(self.values)
+
+    def _index(self, value: Any) -> int | None:
+        written = [as_text(each) for each in self.values]
+        return written.index(as_text(value)) if as_text(value) in written else None
 
 
 Dimension = Interval | Choice
@@ -134,7 +174,7 @@ def dimension_of(given: Any, where: str) -> Dimension:
     """
     if isinstance(given, list):
         values = cast("list[Any]", given)
-        if len(values) < 2 or len({json.dumps(value) for value in values}) < len(values):
+        if len(values) < 2 or len({as_text(value) for value in values}) < len(values):
             raise ConfigError(f"{where}: received {shorten(given)}", f"write {_FORMS}, each value once")
         return Choice(tuple(values))
     if not isinstance(given, dict):

@@ -43,8 +43,12 @@ class SearchedEnsemble:
 
 
 def best_trials(records: Sequence[TrialRecord], count: int, *, higher_is_better: bool) -> list[int]:
-    """Returns the numbers of the ``count`` best complete trials, the best first; of equal ones, the earlier first."""
-    valued = [(each.value, each.number) for each in records if each.state == "complete" and each.value is not None]
+    """Returns the numbers of the ``count`` best trials that were trained to their end, the best first.
+
+    Of equal ones the earlier is first.
+    """
+    trained = [each for each in records if each.state == "complete" and each.same_as is None]
+    valued = [(each.value, each.number) for each in trained if each.value is not None]
     ordered = sorted(valued, key=lambda each: (-each[0] if higher_is_better else each[0], each[1]))
     return [number for _, number in ordered[:count]]
 

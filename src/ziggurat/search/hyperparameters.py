@@ -13,7 +13,7 @@ import math
 import os
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,22 +22,21 @@ from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch, shorten
 from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.core.sealed import declared
-from ziggurat.core.untrusted import read_json_object
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.search import outputs
 from ziggurat.search.ensemble import SearchedEnsemble, best_trials, make_ensemble, named_folders
+from ziggurat.search.figures_on_test import figures_on_test
 from ziggurat.search.lead import Lead, lead_of
 from ziggurat.search.page import PAGE_FILE, write_page
+from ziggurat.search.repeats import is_exhausted, twin
 from ziggurat.search.rungs import first_share, share_of
-from ziggurat.search.same_search import DAMAGE, check_same
+from ziggurat.search.same_search import check_same
 from ziggurat.search.searchable import check_arguments, check_searchable
 from ziggurat.search.space import Space, default_space, own_settings, read_space, with_settings
 from ziggurat.search.study import WHOLE, Study, TrialRecord
 from ziggurat.search.trial_process import Ended, LocalProcess, Start, TrialProcess, discard
 from ziggurat.search.validation_rows import check_validation_rows
-from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, as_experiment
 from ziggurat.training.preparation import prepare
 from ziggurat.training.run_folder.own_folder import check_own_folder
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 SETTINGS_FILE = "search.json"
 JOURNAL_FILE = "study.journal"
-TEST_FILE = "test.json"
 TRIALS = "trials"
 _POLL_S = 0.1
 _OF_THE_SETTINGS = frozenset({"ConfigError", "InvalidSection", "DivergedError", "OutOfMemory"})
@@ -170,12 +168,6 @@ def _start(cluster: RayCluster | None, jobs: int | None, prepared: Path, device:
     return ray_start(cluster, prepared.resolve(), jobs, device)
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredTest:
-    trial: int
-    figures: dict[str, float | None]
-
-
 class _Search:
     """A search in progress."""
 
@@ -213,11 +205,9 @@ class _Search:
         with StopRequest() as stop:
             try:
                 while stop.signal is None and time.monotonic() < deadline:
-                    begun = len(self.study.records()) if not waiting else 0
-                    while len(self._processes) < self.jobs and (waiting or begun < self.trials):
+                    while stop.signal is None and len(self._processes) < self.jobs and (waiting or self._may_begin()):
                         number = waiting.pop(0) if waiting else self.study.ask()
                         self._start(number)
-                        begun = len(self.study.records())
                     if not self._processes:
                         break
                     time.sleep(_POLL_S)
@@ -228,7 +218,10 @@ class _Search:
                     process.kill()
                 raise
         records = self.study.records()
-        missing = max(0, self.trials - sum(each.state != "running" for each in records))
+        wanted = min(self.trials, len(records)) if is_exhausted(records, self.space) else self.trials
+        missing = max(0, wanted - sum(each.state != "running" for each in records))
+        if missing == 0 and wanted < self.trials:
+            self.progress.note(f"the space has no further settings: {wanted} trials of {self.trials} tried them all")
         best = self.study.best()
         message = "" if best is None else f"best val_{self.monitor} {best.value:.6g} in trial {best.number}"
         self.progress.finish(message)
@@ -253,16 +246,31 @@ class _Search:
             self._write(best, test, together, lead)
         return Searched(self.folder, best, tuple(records), test, stop.signal, missing, together, lead)
 
+    def _may_begin(self) -> bool:
+        """Whether another trial is to begin: fewer have than are wanted, and the space has settings left."""
+        records = self.study.records()
+        return len(records) < self.trials and not is_exhausted(records, self.space)
+
     def _start(self, number: int) -> None:
         settings = self.study.settings(number)
+        same = twin(self.study.records(), settings)
+        if same is not None:  # it would be trained to the same figures
+            self.study.note(number, figures=same.figures, same_as=same.number)
+            self.study.end(number, "complete", same.value)
+            self._tell(number)
+            return
         try:
-            experiment = with_settings(self.experiment, settings)
+            experiment = self._changed(number, settings)
         except ConfigError as error:
             self._fail(number, error.problem, 0.0)
             return
         run = self.run_folder(number)
         run.parent.mkdir(exist_ok=True)
         self._processes[number] = TrialProcess(number, experiment, run, self.dataset.folder, self.start)
+
+    def _changed(self, number: int, settings: dict[str, Any]) -> Experiment:
+        """Returns the experiment of a trial; the first one's is the config as it is, also where it lacks a key."""
+        return self.experiment if number == 0 else with_settings(self.experiment, settings)
 
     def run_folder(self, number: int) -> Path:
         return self.folder / TRIALS / f"{number:04d}"
@@ -311,6 +319,13 @@ class _Search:
             self._fail(number, error["problem"], seconds)
             return
         elif ended.status == -signal.SIGKILL:
+            if number == 0:  # it stays begun, so that the same command resumes it
+                self.study.note(number, seconds=seconds)
+                raise EnvironmentMismatch(
+                    "trial 0, the config as it is, was ended by SIGKILL, probably for want of memory",
+                    "free memory or lower --jobs: the same command resumes the search; for a config that needs less, "
+                    "such as a smaller training.batch_size, name another folder with --run",
+                )
             self._fail(number, "was ended by SIGKILL, probably for want of memory", seconds)
             return
         elif ended.status in (0, -signal.SIGTERM):  # another process stopped it; its state is saved
@@ -344,7 +359,8 @@ class _Search:
             ended = f", ended at {record.history[-1][0] / WHOLE:.0%}" if record.state == "pruned" else ""
             told = f"val_{self.monitor} {value:.6g}{ended}"
         against = "" if best is None else f" (best {best.value:.6g}, trial {best.number})"
-        self.progress.note(f"trial {number}: {told}{against}, {record.seconds:.1f} s: {self._described(record)}")
+        how = f"{record.seconds:.1f} s" if record.same_as is None else f"settings of trial {record.same_as}"
+        self.progress.note(f"trial {number}: {told}{against}, {how}: {self._described(record)}")
         done = sum(each.state != "running" for each in records)
         figures = {} if best is None or best.value is None else {f"best_{self.monitor}": best.value}
         self.progress.advance(done, **figures)
@@ -382,22 +398,14 @@ class _Search:
 
     def _lead(self, best: TrialRecord) -> Lead | None:
         """Returns how far the best trial is ahead of the config as it is."""
-        if best.number == 0:
+        first = self.study.record(0)
+        if best.number == 0 or first.state != "complete":
             return None
-        first, own = self.run_folder(0), self.run_folder(best.number)
-        return lead_of(self.folder, self.monitor, first, own, best.number, self.dataset, self.progress)
+        runs = self.run_folder(0), self.run_folder(best.number)
+        return lead_of(self.folder, self.monitor, *runs, first.figures, best.number, self.dataset, self.progress)
 
     def _test_figures(self, best: TrialRecord) -> dict[str, float]:
-        """Returns the figures of the best trial on the test split; they are computed once."""
-        if not self.dataset.split("test").rows:
-            return {}
-        path = self.folder / TEST_FILE
-        stored = declared(_StoredTest, read_json_object(path, DAMAGE), path, DAMAGE) if path.exists() else None
-        if stored is None or stored.trial != best.number:
-            figures = evaluate(self.run_folder(best.number), "test", prepared=self.dataset.folder).compute()
-            stored = _StoredTest(best.number, _figures(figures))
-            write_json(path, asdict(stored))
-        return {key: math.nan if value is None else value for key, value in stored.figures.items()}
+        return figures_on_test(self.folder, self.run_folder(best.number), best.number, self.dataset)
 
     def _write(
         self,
@@ -412,7 +420,7 @@ class _Search:
             self.experiment.name, self.monitor, higher_is_better(self.monitor), self.space, self.own, tuple(records),
             best, self.study.importances(), test, together, lead,
         )  # fmt: skip
-        changed = with_settings(self.experiment, best.settings)
+        changed = self._changed(best.number, best.settings)
         outputs.write_best(self.folder / outputs.BEST_FILE, changed, found, self.dataset.folder)
         write_page(self.folder / PAGE_FILE, found)
 

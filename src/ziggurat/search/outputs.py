@@ -65,6 +65,7 @@ def write_trials(path: Path, records: Sequence[TrialRecord]) -> None:
             "steps": each.steps,
             "seconds": round(each.seconds, 3),
             **({"reason": each.reason} if each.reason else {}),
+            **({} if each.same_as is None else {"same_as": each.same_as}),
         }
         for each in records
     ]

@@ -151,6 +151,8 @@ def _rank(record: TrialRecord, found: Found) -> tuple[int, float, int]:
 def _row(record: TrialRecord, keys: list[str], won: bool) -> list[object]:
     number = el("span", str(record.number), cls="won") if won else str(record.number)
     state = record.state if not record.reason else el("span", f"{record.state}: {record.reason}", cls="wrap")
+    if record.same_as is not None:
+        state = f"{record.state}, as trial {record.same_as}"
     value = record.value if record.value is not None else record.history[-1][1] if record.history else None
     done = percent(record.history[-1][0] / WHOLE) if record.history else None
     settings = [shown(record.settings[key]) for key in keys]

@@ -12,7 +12,7 @@ from ziggurat.core.errors import ConfigError, nearest, shorten
 from ziggurat.core.untrusted import MAX_YAML_BYTES, Damage, parse_yaml, read_bytes
 from ziggurat.embeddings.config import DIM_MULTIPLE
 from ziggurat.interactions.mlp import MLP
-from ziggurat.search.dimension import Choice, Dimension, Interval, dimension_of
+from ziggurat.search.dimension import Choice, Dimension, Interval, as_text, dimension_of
 from ziggurat.training.experiment import Experiment
 
 Space = dict[str, Dimension]
@@ -99,7 +99,49 @@ def read_space(path: Path, experiment: Experiment) -> Space:
             except ConfigError as error:
                 problem = error.problem.removeprefix("--set ").removeprefix(f"{where}: ")
                 raise ConfigError(f"{where}: {problem}", error.hint) from None
+        _check_values(experiment, key, space[key], where)
+    for key in space:
+        parent = next((other for other in space if key.startswith(f"{other}.")), None)
+        if parent is not None:
+            raise ConfigError(
+                f"{path}: search.space.{key}: {parent} is varied as well, and holds it",
+                f"leave one of them out; the values of {parent} may each have one for {key.removeprefix(parent)[1:]}",
+            )
     return space
+
+
+def _check_values(experiment: Experiment, key: str, dimension: Dimension, where: str) -> None:
+    """Raises ConfigError if a whole number between the ends is not allowed, or two values of a list are the same."""
+    for value in dimension.inner:
+        if not _is_allowed(experiment, key, value):
+            allowed = [each for each in _doubled(dimension.ends) if _is_allowed(experiment, key, each)]
+            raise ConfigError(
+                f"{where}: not all whole numbers between {dimension.ends[0]} and {dimension.ends[1]} are possible, "
+                f"{value} is not",
+                f"write a list, such as {allowed}",
+            )
+    meant: dict[str, Any] = {}
+    for value in dimension.ends if isinstance(dimension, Choice) else []:
+        same = meant.setdefault(as_text(_meant(experiment, key, value)), value)
+        if same is not value:
+            raise ConfigError(f"{where}: {shorten(same)} and {shorten(value)} are the same", "leave one of them out")
+
+
+def _is_allowed(experiment: Experiment, key: str, value: Any) -> bool:
+    try:
+        with_settings(experiment, {key: value}).check()
+    except ConfigError:
+        return False
+    return True
+
+
+def _doubled(ends: list[Any]) -> Iterator[int]:
+    """Yields the lower end, doubled again and again up to the upper one, and that."""
+    value, high = max(1, int(ends[0])), int(ends[1])
+    while value < high:
+        yield value
+        value *= 2
+    yield high
 
 
 def with_settings(experiment: Experiment, settings: Mapping[str, Any], source: str = "search") -> Experiment:
@@ -115,16 +157,34 @@ def with_settings(experiment: Experiment, settings: Mapping[str, Any], source: s
 
 
 def own_settings(experiment: Experiment, space: Space) -> dict[str, Any]:
-    """Returns the values that the config itself has for the keys of the space."""
-    return {key: _plain(experiment.model_dump(mode="json"), key) for key in space}
+    """Returns the values that the config itself has for the keys of the space, as its lists write them."""
+    values = experiment.model_dump(mode="json")
+    own = {key: _plain(values, key) for key in space}
+    for key, dimension in space.items():
+        if isinstance(dimension, Choice) and dimension.number(own[key]) is None:
+            given = (each for each in dimension.values if isinstance(each, dict | list))
+            same = (each for each in given if as_text(_meant(experiment, key, each)) == as_text(own[key]))
+            own[key] = next(same, own[key])
+    return own
+
+
+def _meant(experiment: Experiment, key: str, value: Any) -> Any:
+    """Returns a value as the config has it: with the defaults of what it leaves out."""
+    return _plain(with_settings(experiment, {key: value}).model_dump(mode="json"), key)
 
 
 def _check_section(key: Any, where: str) -> None:
     if not isinstance(key, str):
         raise ConfigError(f"{where}: received the key {shorten(key)}", "keys are dotted text, as in optimizer.lr")
     section = key.partition(".")[0]
-    if key in _FIXED:
+    if any(f"{key}.".startswith(f"{fixed}.") for fixed in _FIXED):
         raise ConfigError(f"{where}: is the same in all trials, which are compared", "leave it out")
+    held = [fixed for fixed in _FIXED if fixed.startswith(f"{key}.")]
+    if held:
+        raise ConfigError(
+            f"{where}: holds {', '.join(held)}, which are the same in all trials, which are compared",
+            f"vary its keys one by one, as in {key}.batch_size: [256, 512]",
+        )
     if section in SECTIONS:
         return
     if section in Experiment.model_fields:

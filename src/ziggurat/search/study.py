@@ -62,6 +62,7 @@ class TrialRecord:
         steps: optimizer steps done.
         seconds: wall-clock of the processes that trained it, without those that were killed.
         reason: why it failed.
+        same_as: the number of the complete trial with the same settings, whose value it has without a training.
     """
 
     number: int
@@ -73,6 +74,7 @@ class TrialRecord:
     steps: int
     seconds: float
     reason: str
+    same_as: int | None = None
 
 
 class _NoLock(JournalFileOpenLock):
@@ -213,12 +215,18 @@ class Study:
         """Returns key -> its share of the variance of the complete trials' values; empty if they are too few.
 
         By fANOVA (Hutter et al., "An Efficient Approach for Assessing Hyperparameter Importance", ICML 2014).
+        The config itself is left out where a value of it is not in the space.
         """
-        complete = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        every = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        complete = [each for each in every if self.space.keys() <= each.params.keys()]
         if len(complete) < _COMPARED or len({each.value for each in complete}) == 1:
             return {}
+        study = self._study
+        if len(complete) < len(every):
+            study = optuna.create_study(direction=study.direction)
+            study.add_trials(complete)
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-        return dict(optuna.importance.get_param_importances(self._study, evaluator=evaluator))
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
 
 def _record(trial: FrozenTrial) -> TrialRecord:
@@ -233,6 +241,7 @@ def _record(trial: FrozenTrial) -> TrialRecord:
         steps=attributes.get("steps", 0),
         seconds=attributes.get("seconds", 0.0),
         reason=attributes.get("reason", ""),
+        same_as=attributes.get("same_as"),
     )
 
 

@@ -109,11 +109,22 @@ def monitored(figures: dict[str, float], metric: str, tasks: Sequence[Task]) -> 
     higher_is_better(metric)
     if metric in figures:
         return figures[metric]
+    parts = parts_of(metric, tasks)
+    return sum(figures[name] * weight for _, name, weight in parts) / sum(weight for *_, weight in parts)
+
+
+def parts_of(metric: str, tasks: Sequence[Task]) -> list[tuple[int, str, float]]:
+    """Returns the figures whose weighted mean the monitored ``metric`` is.
+
+    Each is the number of a task in ``tasks``, the full name of its figure, and its weight relative to the first one's.
+    """
     label, separator, name = metric.rpartition("/")
-    chosen = [task for task in tasks if task.name == label] if separator else tasks
-    values = [figures[_measured(task, name, several=len(tasks) > 1)] for task in chosen]
-    weights = [task.weight / chosen[0].weight for task in chosen]
-    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+    chosen = [number for number, task in enumerate(tasks) if not separator or task.name == label]
+    first = tasks[chosen[0]].weight
+    return [
+        (number, _measured(tasks[number], name, several=len(tasks) > 1), tasks[number].weight / first)
+        for number in chosen
+    ]
 
 
 def _measured(task: Task, metric: str, *, several: bool) -> str:

@@ -183,9 +183,19 @@ def _has_many_cases(found: Inference, rows: int) -> bool:
 
 
 def _training_rows(found: Inference) -> int:
-    rows = found.sample.total_rows or 10_000_000
+    rows = _usable_rows(found)
     held_out = {"files": 0.0 if found.files["validation"] else 0.1}.get(found.split.name, 0.2)
     return int(rows * (1 - held_out))
+
+
+def _usable_rows(found: Inference) -> int:
+    """Returns about how many rows are not set aside: of those that can be read, those with a label and a time."""
+    lacking = [label.profile.missing for label in found.labels]
+    if found.time is not None:
+        lacking.append(found.time.missing)
+    examined = found.sample.examined
+    read = found.sample.frame.height / examined if examined else 1.0
+    return int((found.sample.total_rows or 10_000_000) * read * (1 - max(lacking, default=0.0)))
 
 
 def _table_rows(found: Inference) -> int:
@@ -196,7 +206,7 @@ def _table_rows(found: Inference) -> int:
 
 def _batch_rows(found: Inference) -> int:
     """Chooses a larger batch for larger logs; a small log gives at least four training batches, of a power of two."""
-    rows = found.sample.total_rows or 10_000_000
+    rows = _usable_rows(found)
     quarter = max(1, _training_rows(found) // 4)
     usual = 256 if rows < 50_000 else 1024 if rows < 500_000 else 4096
     return min(usual, 1 << (quarter.bit_length() - 1))

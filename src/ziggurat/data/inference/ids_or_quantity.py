@@ -10,16 +10,28 @@ import polars as pl
 from ziggurat.data.inference.columns import ColumnProfile
 from ziggurat.data.inference.label_order import Floats, LabelOrder, label_order
 from ziggurat.data.inference.numeric.whole_numbers import is_quantity, whole_numbers
-from ziggurat.data.inference.words import GROUP_WORDS, ID_WORDS, QUANTITY_WORDS, format_number, words
+from ziggurat.data.inference.words import (
+    GROUP_WORDS,
+    ID_WORDS,
+    NAMING_WORDS,
+    QUANTITY_WORDS,
+    format_number,
+    last_word,
+    words,
+)
 
 
 def ids_or_quantity(profile: ColumnProfile, cells: pl.Series, targets: Sequence[Floats]) -> tuple[bool, str, str]:
     """Whether integers are quantities (True) or ids (False), why, and why they may be the other kind after all."""
     named = words(profile.name)
     span = f"{format_number(profile.minimum)} … {format_number(profile.maximum)}"
-    if named & QUANTITY_WORDS and profile.distinct > 2:
+    quantity, ids = bool(named & QUANTITY_WORDS) and profile.distinct > 2, bool(named & (ID_WORDS | GROUP_WORDS))
+    both = "words of its name are of either kind" if quantity and ids else ""
+    if both:  # price_id has ids and id_count quantities; days_by_item is left to values and label
+        quantity, ids = last_word(profile.name) in QUANTITY_WORDS, last_word(profile.name) in NAMING_WORDS
+    if quantity:
         return True, f"a quantity by its name, {span}", ""
-    if named & ID_WORDS or named & GROUP_WORDS:
+    if ids:
         return False, f"{count_of(profile)}, ids by its name", ""
     if profile.distinct <= 2:
         return False, count_of(profile), ""
@@ -27,10 +39,10 @@ def ids_or_quantity(profile: ColumnProfile, cells: pl.Series, targets: Sequence[
     order = _order(numbers, targets)
     dense = profile.span <= 2 * profile.distinct
     if dense and profile.distinct <= 32:
-        doubt = "the label follows the order of the values" if order.quantity else ""
+        doubt = "the label follows the order of the values" if order.quantity else both
         return False, f"{count_of(profile)}, few whole numbers", doubt
     number, why, sure = is_quantity(numbers.drop_nulls().to_numpy())
-    doubt = "the label follows the order of the values, and differs apart from it" if order.mixed else ""
+    doubt = "the label follows the order of the values, and differs apart from it" if order.mixed else both
     if order.quantity is not None and order.quantity != number and not sure:
         number, doubt = order.quantity, f"by the values alone: {why}"
         why = "the label follows the order of the values" if number else "the label differs between them without order"

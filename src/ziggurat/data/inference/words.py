@@ -71,10 +71,23 @@ def plain_name(name: str) -> str:
     return name if found is None else found[1]
 
 
+NAMING_WORDS = frozenset({"code", "hash", "id", "ids", "key"})
+"""Words that say at the end of a name that its values name something, whatever words are before them."""
+
+
 def words(name: str) -> frozenset[str]:
     """Splits a column's name into words: ``userId`` and ``user_id`` -> {user, id}; a type at its end is left out."""
+    return frozenset(_in_order(name))
+
+
+def last_word(name: str) -> str:
+    """Returns the last of a name's words, or an empty text."""
+    return (_in_order(name) or [""])[-1]
+
+
+def _in_order(name: str) -> list[str]:
     separated = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", plain_name(name))
-    return frozenset(word for word in re.split(r"[^a-z0-9]+", separated.lower()) if word)
+    return [word for word in re.split(r"[^a-z0-9]+", separated.lower()) if word]
 
 
 def format_number(value: float) -> str:

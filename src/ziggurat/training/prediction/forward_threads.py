@@ -30,25 +30,30 @@ def forward_threads(device: torch.device) -> Generator[ThreadPoolExecutor]:
     """
     threads = torch.get_num_threads()
     count = threads if device.type == "cpu" else 1
-    ready = threading.Barrier(count + 1)
+    begun, released = threading.Semaphore(0), threading.Event()
 
     def begin() -> None:
-        if device.type == "cpu":
-            torch.get_num_threads()  # else this thread's first operation would take over the setting of the others
-            torch.set_num_threads(1)
-        ready.wait()
+        try:
+            if device.type == "cpu":
+                torch.get_num_threads()  # else this thread's first operation would take over the setting of the others
+                torch.set_num_threads(1)
+        finally:
+            begun.release()
+        released.wait()  # a thread that is idle would be given the work for which another one is started
 
     pool = ThreadPoolExecutor(count, "ziggurat-forward", begin)
     try:
         with explained_thread_limit():
             for _ in range(count):
                 pool.submit(int)
-        ready.wait()
+        for _ in range(count):
+            begun.acquire()
         if device.type == "cpu":
             torch.set_num_threads(threads)  # torch passes the last setting on to threads made later
+        released.set()
         yield pool
     finally:
-        ready.abort()
+        released.set()
         pool.shutdown(cancel_futures=True)
 
 

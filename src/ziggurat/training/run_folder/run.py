@@ -263,7 +263,8 @@ def open_run(folder: str | Path) -> Run:
         if (folder / ENSEMBLE_FILE).is_file():
             raise RunFolderError(
                 f"{folder}: is an ensemble, not a run",
-                f"name one of the runs in {folder / ENSEMBLE_FILE}; `evaluate`, `predict` and `verify` take ensembles",
+                f"name one of the runs in {folder / ENSEMBLE_FILE}; "
+                "`evaluate`, `predict`, `export`, `serve` and `verify` take ensembles",
             )
         siblings = sorted(item.parent.name for item in folder.parent.glob("*/config.yaml"))
         raise RunFolderError(
