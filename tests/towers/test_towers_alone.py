@@ -21,6 +21,7 @@ from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.plan_estimate import PlanEstimate
 from ziggurat.planning.planner import problem_of
 from ziggurat.planning.quantities import format_bytes
+from ziggurat.report.gather import report_run
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.towers.config import TowersConfig
 from ziggurat.towers.model import TowerModel
@@ -174,6 +175,9 @@ def test_a_run_resumes_is_exported_and_predicts(make_experiment: MakeExperiment,
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert any(name.startswith("model.towers.1.") for name in ours)
     assert api.evaluate(run, "test").compute()["log_loss"] < 1
+    page = report_run(run, "page.html", baselines=False).read_text(encoding="utf-8")
+    ratio = {"dcn": 4 * 8 / (2 * 10), "wukong": 4 * 8 / (6 * 4)}[module]
+    assert f"Its towers compress embeddings {ratio:.4g}×." in page
     exported = export(run, "out")  # compares its predictions with the run's, to the bit
     assert Scorer.open(exported.folder).manifest.inputs == ("user", "item", "tags", "history")
 
@@ -183,6 +187,7 @@ def test_towers_without_a_module_are_the_flat_model(make_experiment: MakeExperim
         api.train(make_experiment(towers=towers, training__max_steps=6, training__device="cpu"), name)
     ours, theirs = (api.load_run(name).checkpoints.load("last").groups["dense"] for name in ("flat", "towers"))
     assert all(torch.equal(ours[name], theirs[name]) for name in {*ours, *theirs})
+    assert "towers compress" not in report_run("towers", "page.html", baselines=False).read_text(encoding="utf-8")
 
 
 def test_features_that_share_a_table_or_a_group_stay_together() -> None:
