@@ -123,6 +123,34 @@ def test_what_is_written_trains(folder: Path) -> None:
     assert any("towers.0" in name for name in outcome.run.checkpoints.load(3).shapes("dense") or {})
 
 
+def test_the_comment_on_towers_found_before_is_replaced_and_no_other(folder: Path) -> None:
+    run(folder / "exp.yaml", "--towers", "2", "--from", folder / "flat", "--data", folder, "-o", "two.yaml")
+    two = Path("two.yaml").read_text(encoding="utf-8")
+    own = two.replace("# Found by", "# Ours.\n# Found by").replace("\ntowers:", "\n# Also ours.\ntowers:")
+    Path("two.yaml").write_text(own, encoding="utf-8")
+    run("two.yaml", "--towers", "3", "--from", folder / "flat", "-o", "three.yaml")
+    three = Path("three.yaml").read_text(encoding="utf-8")
+    assert "# Found by `ziggurat towers --towers 3`" in three
+    assert three.count("# Found by") == three.count("# The most loaded tower has") == 1
+    assert (
+        three.index("# Ours.\n") < three.index("# Also ours.\n") < three.index("# Found by") < three.index("\ntowers:")
+    )
+    assert two.count("\n") + 3 == three.count("\n")  # two comments, and a tower
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("ziggurat.training.api.partition_towers")
+    arguments = (folder / "exp.yaml", "--towers", "2", "--from", folder / "flat")
+    for place in ("/proc/x/y.yaml", "/proc/y.yaml"):
+        with pytest.raises(DataError, match=rf"^{place}: .*cannot be (made|written): No such file"):
+            run(*arguments, "-o", place)
+    Path("file").write_text("")
+    with pytest.raises(DataError, match=r"file/y\.yaml: cannot be written: File exists"):
+        run(*arguments, "-o", "file/y.yaml")
+
+
 def test_a_config_of_the_transform_needs_no_towers_before_they_are_found(folder: Path) -> None:
     config = Path("transform.yaml")
     config.write_text(CONFIG + "parallel: {embeddings: {name: tower_transform}}\n")

@@ -271,3 +271,11 @@ def test_a_new_file_that_exists_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a"), files.new_file(tmp_path / "a"):
         pass
     assert (tmp_path / "a").read_text() == "old"
+
+
+def test_the_folder_of_a_file_is_made_and_left_empty(tmp_path: Path) -> None:
+    files.make_folder_of(tmp_path / "a" / "b" / "plan.json")
+    files.make_folder_of(tmp_path / "a" / "b" / "plan.json")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    with pytest.raises(DataError, match="is a folder, not a file"):
+        files.make_folder_of(tmp_path / "a" / "b")

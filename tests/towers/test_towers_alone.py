@@ -12,12 +12,21 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.training.conftest import MakeExperiment, config_values, make_experiment
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError
+from ziggurat.core.plan import Placement, Plan, Sharding
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
 from ziggurat.exporting.export import export
 from ziggurat.features.assemble import encoded_schema
+from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.plan_estimate import PlanEstimate
+from ziggurat.planning.planner import problem_of
+from ziggurat.planning.quantities import format_bytes
+from ziggurat.report.gather import report_run
 from ziggurat.serving.model.scorer import Scorer
 from ziggurat.towers.config import TowersConfig
 from ziggurat.towers.model import TowerModel
 from ziggurat.towers.placed import tower_fields, towers_of, units
+from ziggurat.towers.traffic import Traffic, table_traffic
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.scaling.model_sizes import size_of
@@ -166,6 +175,9 @@ def test_a_run_resumes_is_exported_and_predicts(make_experiment: MakeExperiment,
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert any(name.startswith("model.towers.1.") for name in ours)
     assert api.evaluate(run, "test").compute()["log_loss"] < 1
+    page = report_run(run, "page.html", baselines=False).read_text(encoding="utf-8")
+    ratio = {"dcn": 4 * 8 / (2 * 10), "wukong": 4 * 8 / (6 * 4)}[module]
+    assert f"Its towers compress embeddings {ratio:.4g}×." in page
     exported = export(run, "out")  # compares its predictions with the run's, to the bit
     assert Scorer.open(exported.folder).manifest.inputs == ("user", "item", "tags", "history")
 
@@ -175,6 +187,7 @@ def test_towers_without_a_module_are_the_flat_model(make_experiment: MakeExperim
         api.train(make_experiment(towers=towers, training__max_steps=6, training__device="cpu"), name)
     ours, theirs = (api.load_run(name).checkpoints.load("last").groups["dense"] for name in ("flat", "towers"))
     assert all(torch.equal(ours[name], theirs[name]) for name in {*ours, *theirs})
+    assert "towers compress" not in report_run("towers", "page.html", baselines=False).read_text(encoding="utf-8")
 
 
 def test_features_that_share_a_table_or_a_group_stay_together() -> None:
@@ -230,18 +243,91 @@ def test_a_module_adds_its_parameters_and_flops_to_the_size() -> None:
     assert towers.flops - flat.flops == 2 * 4 * 8 * 8
 
 
+DEVICES = {"device": "cpu", "memory": "1GB", "lookup_bandwidth": 1e9, "intra_bandwidth": 1e9, "inter_bandwidth": 1e7}
+HOSTS = {"planning__topology": DEVICES, "training__device": "cpu"}
+ONE_OUTPUT = {"partition": GIVEN, "module": {"name": "dlrm", "flat": 1, "each": 0, "width": 4}}
+BY_ROWS = {name: {"sharding": "table_row_wise"} for name in ("user", "item", "tags")}
+
+
+def note_of(planned: PlanEstimate) -> str:
+    return next(note for note in planned.notes if note.startswith("towers: "))
+
+
 def test_a_plan_tells_the_bytes_of_both_exchanges(make_experiment: MakeExperiment) -> None:
-    devices = {"device": "cpu", "memory": "1GB", "lookup_bandwidth": 1e9, "intra_bandwidth": 1e9}
-    module = {"name": "dlrm", "flat": 1, "each": 0, "width": 4}
-    changes = {"planning__topology": {**devices, "inter_bandwidth": 1e7}, "training__device": "cpu"}
-    found = make_experiment(towers={"partition": GIVEN, "module": module}, **changes)
-    notes = api.plan(found, hosts=2, devices=2).notes
-    assert any("tower transform" in note and note.endswith("{name: tower_transform}") for note in notes)
-    found = make_experiment(towers={"partition": GIVEN}, parallel__embeddings={"name": "tower_transform"}, **changes)
+    whole = {"planning__tables": {name: {"sharding": "table_wise"} for name in BY_ROWS}}
+    note = note_of(api.plan(make_experiment(towers=ONE_OUTPUT, **HOSTS, **whole), hosts=2, devices=2))
+    assert note.startswith("towers: modules compress embeddings 4×; ids, rows and gradients of a step take ")
+    assert note.endswith("{name: tower_transform}")
+    found = make_experiment(towers={"partition": GIVEN}, parallel__embeddings={"name": "tower_transform"}, **HOSTS)
     planned = api.plan(found, hosts=2, devices=2)
-    assert any("tower transform" in note and note.endswith("{name: flat}") for note in planned.notes)
+    assert "modules" not in note_of(planned)
+    assert note_of(planned).endswith("{name: flat}")
     places = planned.plan.placements
     assert {name: {rank // 2 for rank in each.ranks} for name, each in places.items()} == {
         "user": {0}, "tags": {0}, "item": {1},
     }  # fmt: skip
     assert not any("tower transform" in note for note in api.plan(found, hosts=1, devices=2).notes)
+
+
+def test_a_flat_plan_that_replicates_tables_sends_their_gradients_only(make_experiment: MakeExperiment) -> None:
+    """However large the batch is, so the transform has nothing to save."""
+    found = make_experiment(towers=ONE_OUTPUT, training__batch_size=2048, **HOSTS)
+    planned = api.plan(found, hosts=2, devices=2)
+    assert {each.sharding for each in planned.plan.placements.values()} == {"data_parallel"}
+    costs = [placed.cost for placed in planned.shards]
+    between, within = (sum(getattr(cost, key) for cost in costs) for key in ("inter_bytes", "intra_bytes"))
+    assert f" take {format_bytes(between)} between hosts and {format_bytes(within)} within" in note_of(planned)
+    assert note_of(planned).endswith("as chosen")
+    exact = sum((table_traffic(table, "data_parallel", 2048, planned.topology) for table in planned.tables), Traffic())
+    assert exact.seconds(planned.topology) == pytest.approx(
+        sum(2 * 3 / 4 * 4 * table.rows * (table.dim + 1) / 1e7 for table in planned.tables)
+    )
+
+
+@pytest.mark.parametrize(
+    "sharding", ["table_wise", "column_wise", "row_wise", "table_row_wise", "grid", "data_parallel"]
+)
+def test_the_bytes_of_the_flat_exchange_are_those_of_the_cost_model(sharding: Sharding) -> None:
+    """Those of ids do not depend on the width, so the cost of 24 more floats a row has none of them."""
+    ranks = {"table_wise": (1,), "column_wise": (0, 3), "table_row_wise": (2, 3)}.get(sharding, tuple(range(6)))
+    topology = Topology(3, 2, "cpu", "cpu", 10**9, 1e9, 1e9, 1e8)
+    plan = Plan(6, {"a": Placement(sharding, ranks)}, 2)
+    costs: list[tuple[float, float]] = []
+    traffic: list[Traffic] = []
+    for dim in (24, 48):
+        table = TableSpec("a", 1000, dim, ("a", "b"), "sum", {"name": "sgd"}, 0.1)
+        found = [cost for _, cost in problem_of([table], None, topology, PlanningConfig(), 32).costs(table, plan)]
+        costs.append((sum(each.inter_bytes for each in found), sum(each.intra_bytes for each in found)))
+        traffic.append(table_traffic(table, sharding, 6 * 32, topology))
+    assert traffic[1].between - traffic[0].between == pytest.approx(costs[1][0] - costs[0][0])
+    assert traffic[1].within - traffic[0].within == pytest.approx(costs[1][1] - costs[0][1])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("tables", [{}, BY_ROWS], ids=["whole", "by rows"])
+def test_both_exchanges_are_charged_alike(make_experiment: MakeExperiment, precision: str, tables: Any) -> None:
+    """In the precision of the wire, and for tables that are split by rows over the ranks of a host."""
+    wire = {"parallel__forward_precision": precision, "parallel__backward_precision": precision}
+    split = {"planning__tables": tables or {name: {"sharding": "table_wise"} for name in BY_ROWS}}
+    found = make_experiment(towers=ONE_OUTPUT, features=summed(), training__batch_size=512, **HOSTS, **wire, **split)
+    planned = api.plan(found, hosts=2, devices=2)
+    each = (4 if precision == "bf16" else 8) * 512
+    ids = 512 * sum(8 * planned.ids_per_row[table.name] + 4 * len(table.keys) for table in planned.tables)
+    floats, outputs = 4 * 8, 2 * 4
+    rows = each * floats
+    assert note_of(planned).split(" take ")[1].split(": ")[0] == (
+        f"{format_bytes((rows + ids) / 2)} between hosts and {format_bytes(rows * (1 if tables else 1 / 4) + ids / 4)} "
+        f"within them by the flat exchange, {seconds_of((rows + ids) / 2, rows * (1 if tables else 1 / 4) + ids / 4)}; "
+        f"{format_bytes((each * outputs + ids) / 2)} and {format_bytes(rows * (1 if tables else 1 / 2) + ids / 4)} by "
+        f"the tower transform, "
+        f"{seconds_of((each * outputs + ids) / 2, rows * (1 if tables else 1 / 2) + ids / 4)}"
+    )
+
+
+def summed() -> list[dict[str, Any]]:
+    """Returns features whose histories are added up, as tables of means are not split."""
+    return [*config_values(Path())["features"][:-1], {**config_values(Path())["features"][-1], "pooling": "sum"}]
+
+
+def seconds_of(between: float, within: float) -> str:
+    return f"{between / 2 / 1e7 + within / 4 / 1e9:.2g} s"

@@ -43,6 +43,7 @@ def command(
 
     from ziggurat.cli.figures import WIDTH, print_rows
     from ziggurat.cli.progress import console_progress
+    from ziggurat.core.files import make_folder_of
     from ziggurat.report.towers.page import summary, tower_rows, write_partition
     from ziggurat.training import api
     from ziggurat.training.partitioning.commented_config import write_with_towers
@@ -51,6 +52,7 @@ def command(
     page = _page_path(config, target)
     # The flat model needs no towers, nor does a config whose towers are to be found.
     experiment = api.load_experiment(config, [*(overrides or []), "parallel.embeddings={name: flat}"], data)
+    make_folder_of(target)
     with console_progress() as progress:
         made = api.partition_towers(
             experiment, towers, run=source, diverse=diverse, seed=seed, prepared=prepared, progress=progress

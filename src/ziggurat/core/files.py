@@ -24,6 +24,7 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.untrusted import is_plain_folder
 from ziggurat.core.write_errors import check_file_target as check_file_target
 from ziggurat.core.write_errors import explained_writes as explained_writes
+from ziggurat.core.write_errors import make_folder_of as make_folder_of
 
 LOCK_FILE = "lock"
 

@@ -8,6 +8,7 @@ import os
 import pwd
 import shutil
 import stat
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -49,6 +50,24 @@ def check_file_target(path: Path) -> None:
     """
     if path.is_dir():
         raise DataError(f"{path}: is a folder, not a file", "name a file in it")
+
+
+def make_folder_of(path: Path) -> None:
+    """Makes the folder of a file, before the work whose result is written to it, and checks that it can be written.
+
+    Raises:
+        DataError: the folder cannot be made, or it is not writable; or ``path`` is a folder.
+    """
+    check_file_target(path)
+    try:
+        with explained_writes(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(prefix=".", suffix=".part", dir=path.parent):
+                pass
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path}: its folder cannot be made: {error.strerror}", "choose another place for it"
+        ) from error
 
 
 def _target(path: Path, error: OSError) -> Path:

@@ -44,6 +44,7 @@ from ziggurat.report.inputs import (
     access_skew,
 )
 from ziggurat.report.plan.rows import format_ranks
+from ziggurat.towers.model import TowerModel
 from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
@@ -199,7 +200,8 @@ def _model_size(experiment: Experiment, dataset: Dataset) -> ModelSize:
         flops = model.flops() + total_flops(fields)
     except FlopsUnknown as error:
         flops, note = None, error.problem
-    return ModelSize(experiment.model.title, parameters, flops, parts, note)
+    compression = model.compression if isinstance(model, TowerModel) else None
+    return ModelSize(experiment.model.title, parameters, flops, parts, note, compression)
 
 
 def _feature_row(name: str, statistics: DatasetStatistics) -> FeatureRow:

@@ -117,6 +117,7 @@ class ModelSize:
         flops: FLOPs of the forward pass per example, with a multiply-add counted as 2; None if they are not known.
         parts: the model's parts.
         note: why the FLOPs are not known, or how they were counted if the model does not state them.
+        compression: the numbers that modules of towers receive over those that they return; None without modules.
     """
 
     name: str
@@ -124,6 +125,7 @@ class ModelSize:
     flops: int | None
     parts: Sequence[ModelPart] = ()
     note: str = ""
+    compression: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

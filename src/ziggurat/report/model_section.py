@@ -51,6 +51,8 @@ def size(inputs: ReportInputs) -> Html | None:
             f"({numbers.size(embedding_bytes)} with optimizer state). "
             f"{_flops(inputs.model)}"
         )
+        if inputs.model.compression is not None:
+            sentence += f" Its towers compress embeddings {numbers.short(inputs.model.compression)}×."
         parts.append(el("p", sentence))
         if inputs.model.parts:
             rows: list[list[object]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ziggurat.core.files import atomic_file
 from ziggurat.training.experiment import apply_overrides, parse_experiment
 from ziggurat.training.partitioning.partition import SUFFIX
+
+_FOUND = re.compile(r"^# Found by `ziggurat towers .*\n(# The most loaded tower has .*\n)?", re.MULTILINE)
+"""The comment on towers that were found before: the command, then the summary of what it found."""
 
 
 def write_with_towers(
@@ -31,7 +35,7 @@ def write_with_towers(
         path: the file to write.
         source: the YAML file of the experiment, which has been loaded and checked before.
         towers: the features of each tower.
-        comment: what to say before the section; lines.
+        comment: what to say before the section; lines. It replaces what an earlier call has said, but no other comment.
         overrides: overrides of its keys, as after ``--set``; they are written too.
         data_folder: a folder that replaces ``data.folder``, likewise.
 
@@ -43,14 +47,15 @@ def write_with_towers(
     yaml.width = 120
     yaml.preserve_quotes = True
     yaml.indent(mapping=2, sequence=4, offset=2)
-    values: Any = yaml.load(source.read_text(encoding="utf-8"))
+    text, replaced = _FOUND.subn("", source.read_text(encoding="utf-8"))
+    values: Any = yaml.load(text)
     apply_overrides(values, overrides, data_folder)
     values["name"] = str(values["name"]).removesuffix(SUFFIX) + SUFFIX
     is_new = values.get("towers") is None
     section = CommentedMap() if is_new else values["towers"]
     section["partition"] = CommentedMap({"name": "given", "towers": CommentedSeq(map(_on_one_line, towers))})
     values["towers"] = section
-    if is_new:
+    if is_new or replaced:
         values.yaml_set_comment_before_after_key("towers", before=comment)
     stream = io.StringIO()
     yaml.dump(values, stream)

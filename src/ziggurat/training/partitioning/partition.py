@@ -8,11 +8,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, RunFolderError, nearest
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import has_statistics
+from ziggurat.embeddings.layout import Layout
 from ziggurat.features.assemble import encoded_schema
+from ziggurat.features.inputs.of_features import inputs_of
 from ziggurat.parallel.config import FlatLookup
 from ziggurat.towers.config import Given, Strided, TowersConfig
 from ziggurat.towers.partitioner.partition import Partition, partition_features
@@ -66,7 +70,8 @@ def partition_towers(
     Args:
         experiment: the config, or its YAML file.
         towers: the number of towers.
-        run: a finished run of the flat model, or its folder; default: it is trained.
+        run: a finished run of the flat model, or its folder; default: it is trained. Features may share other tables
+            in it, or belong to other groups: those that share one in ``experiment`` stay together.
         run_folder: where it is trained; default ``runs/NAME``, or ``runs/NAME-flat`` if the config has towers.
         diverse: whether to put together the features that interact least.
         seed: decides the starting points of the search for towers; equal seeds give equal towers.
@@ -77,12 +82,13 @@ def partition_towers(
     Raises:
         ConfigError: there are no tables, more towers than features (or groups of features that share a table), or a
             model without embeddings.
-        RunFolderError: the run is of other features, has towers, or has no checkpoint.
+        RunFolderError: the run is of other features, or has tables of others, has towers, or has no checkpoint.
         ZigguratError: as :func:`~ziggurat.training.api.train`.
     """
     check_engine()
     experiment = as_experiment(experiment)
-    _check_count(experiment, towers)
+    own = _layout(experiment)
+    _check_count(experiment, own, towers)
     if run is None:
         parallel = experiment.parallel.model_copy(update={"embeddings": FlatLookup()})
         flat = experiment.model_copy(update={"towers": None, "parallel": parallel})
@@ -96,15 +102,16 @@ def partition_towers(
         source = run if isinstance(run, Run) else open_run(run)
         _check_flat(source, experiment)
     dataset = source.dataset(prepared)
-    layout = source.experiment.layout(dataset.schema)
-    affinity_FF = measure_affinity(source, dataset, layout, progress=progress)
-    features = layout.schema.sparse
+    trained = source.experiment.layout(dataset.schema)
+    affinity_FF = measure_affinity(source, dataset, trained, progress=progress)
+    features = own.schema.sparse  # the tables of the run may be shared by other features, and be in another order
     number_of = {feature: number for number, feature in enumerate(features)}
-    loads = feature_loads(layout, dataset.statistics() if has_statistics(dataset.folder) else None)
+    places = [trained.schema.sparse.index(feature) for feature in features]
+    loads = feature_loads(own, trained, dataset.statistics() if has_statistics(dataset.folder) else None)
     found = partition_features(
         features,
-        affinity_FF,
-        [[number_of[feature] for feature in unit] for unit in units(layout)],
+        affinity_FF[np.ix_(places, places)],
+        [[number_of[feature] for feature in unit] for unit in units(own)],
         [loads[feature] for feature in features],
         towers,
         diverse=diverse,
@@ -133,12 +140,15 @@ def with_towers(experiment: Experiment, towers: tuple[tuple[str, ...], ...]) -> 
     return changed
 
 
-def _check_count(experiment: Experiment, towers: int) -> None:
+def _layout(experiment: Experiment) -> Layout:
+    """Returns the tables and fields of an experiment before its data are known; each table has one row."""
+    return experiment.layout(encoded_schema(experiment.features, experiment.data.targets, defaultdict(lambda: 1)))
+
+
+def _check_count(experiment: Experiment, layout: Layout, towers: int) -> None:
     """Raises ConfigError if the experiment has fewer features to divide than towers."""
     if towers < 1:
         raise ConfigError(f"towers: received {towers}", "set it to 2 or more")
-    schema = encoded_schema(experiment.features, experiment.data.targets, defaultdict(lambda: 1))
-    layout = experiment.layout(schema)
     if not layout.tables:
         raise ConfigError(
             f"{experiment.name}: no feature has an embedding table, so there is nothing to divide among towers",
@@ -161,6 +171,7 @@ def _check_flat(run: Run, experiment: Experiment) -> None:
             f"{run.folder}: was trained with towers, which change how features interact",
             "name a run of the flat model, without the section towers, or leave the run out to train it",
         )
+    hint = "name a run of this config, or leave the run out to train it"
     ours, theirs = ([feature.name for feature in each.features] for each in (experiment, run.experiment))
     for one, other, where in ((ours, theirs, "in the run"), (theirs, ours, "in the config")):
         missing = [name for name in one if name not in other]
@@ -169,5 +180,25 @@ def _check_flat(run: Run, experiment: Experiment) -> None:
             raise RunFolderError(
                 f"{run.folder}: was trained on other features than the config has: {missing[0]!r} is not {where}"
                 + (f", but {close!r} is" if close else ""),
-                "name a run of this config, or leave the run out to train it",
+                hint,
             )
+    ours, theirs = (_inputs(each) for each in (experiment, run.experiment))
+    for name in (*ours, *theirs):
+        if ours.get(name, _NONE)[0] != theirs.get(name, _NONE)[0]:
+            raise RunFolderError(
+                f"{run.folder}: {name!r} is {theirs.get(name, _NONE)[1]} in the run, {ours.get(name, _NONE)[1]} in the "
+                "config, and only features with a table in both can be measured and divided",
+                f"declare it alike, or {hint}",
+            )
+
+
+_NONE = (False, "no feature")
+
+
+def _inputs(experiment: Experiment) -> dict[str, tuple[bool, str]]:
+    """Returns whether each input of the model has a table, and what it is, in words."""
+    tables = _layout(experiment).table_of
+    return {
+        each.name: (each.name in tables, f"{each.kind} with{'' if each.name in tables else 'out'} a table")
+        for each in inputs_of(experiment.features)
+    }

@@ -72,7 +72,7 @@ def plan(
         chosen = transforms(experiment.parallel, topology.hosts)
         batch_size, parallel = experiment.training.batch_size, experiment.parallel
         note = traffic_note(
-            experiment.towers, layout, batch_size, topology, parallel, plan, transforms=chosen,
+            experiment.towers, layout, batch_size, parallel, estimate, transforms=chosen,
             blocked=_blocked(experiment, layout, topology.kind),
         )  # fmt: skip
         added += [] if note is None else [note]
