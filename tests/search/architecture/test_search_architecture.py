@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.search.architecture.conftest import SMALL, small_config
 from tests.training.conftest import MakeExperiment
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.search.architecture.feasible import Limits, keeps, uniform_draw
 from ziggurat.search.architecture.records import ArchitectureTrial
 from ziggurat.search.architecture.search import search_architecture
@@ -52,6 +54,19 @@ def test_a_search_stops_resumes_and_writes_a_config_that_trains(make_experiment:
     assert (searched.folder / "search.html").read_text() == page
     with pytest.raises(RunFolderError, match=r"holds a search with another search\.drawn: 3 there, 4 here"):
         search_architecture(experiment, config=small_config(drawn=4))
+
+
+def test_the_super_net_stops_after_as_many_passes_as_the_config(make_experiment: MakeExperiment) -> None:
+    """The config as it is stops early, with a rate at which nothing improves; the super-net does not go on alone."""
+    experiment = make_experiment(
+        training__epochs=9, training__early_stopping={"patience": 1}, optimizer__lr=1e-9, embeddings__optimizer__lr=1e-9
+    )
+    searched = search_architecture(experiment, config=small_config(supernet={"warmup_epochs": 1}))
+    own = searched.found.trials[0]
+    rows, size = Dataset(next(Path("prepared").iterdir())).split("train").rows, experiment.training.batch_size
+    passes = math.ceil(own.steps / math.ceil(rows / size))
+    assert passes < 9
+    assert searched.found.history[-1].step == (1 + passes) * math.ceil((rows - round(0.2 * rows)) / size)
 
 
 @pytest.mark.parametrize("method", ["random", "evolution", "tpe"])

@@ -226,6 +226,11 @@ class _Search:
         """Trains the config as it is, which is trial 0; returns whether that has ended."""
         return self._train({}, self.experiment, dict(self.own_costs), 0)
 
+    def _own_passes(self) -> int:
+        """Returns the passes over the training rows that trial 0 made before it stopped, at least 1."""
+        per_pass = math.ceil(self.dataset.split("train").rows / self.experiment.training.batch_size)
+        return max(1, math.ceil(self.trials[0].steps / max(1, per_pass)))
+
     def _super_net(self, stop_after: int | None) -> bool:
         drawn = self._drawn(stop_after)
         if drawn is None:
@@ -248,7 +253,7 @@ class _Search:
         with opened_super_net(self.space, self.dataset, folder, self.device) as recommender, StopRequest() as stop:
             trainer = SuperNetTrainer(
                 recommender, self.space, self.limits, self.settings.supernet, self.dataset, folder, self.device,
-                self.seed, self._digest(), self.progress,
+                self.seed, self._digest(), self.progress, self._own_passes(),
             )  # fmt: skip
             if trainer.at.step:
                 self.progress.note(f"{folder}: resuming at step {trainer.at.step:,} of {trainer.total_steps:,}")
