@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
+from ziggurat.search.architecture.clock import Clock
 from ziggurat.search.architecture.config import SuperNetConfig
 from ziggurat.search.architecture.space.decision import Masks, hard_masks
 from ziggurat.search.architecture.space.whole_space import CostName, WholeSpace
@@ -133,7 +133,7 @@ class SuperNetTrainer:
         """
         self.recommender.train()
         self.progress.start("super-net", self.total_steps, "steps")
-        started, before = time.monotonic(), self.at.seconds
+        clock, before = Clock(), self.at.spent
         stopping = False
         with self._saving.open():
             while not (self.finished or stopping or self._is_reached(stop_after)):
@@ -141,7 +141,7 @@ class SuperNetTrainer:
                     stopping = self.weights_step(batch, cursor, stop.signal is not None)
                     for held in self._due_batches():
                         self.architecture_step(held)
-                    self.at.seconds = before + time.monotonic() - started
+                    self.at.spent = before + clock.spent()
                     self._after_step()
                     if stopping or self.finished or self._is_reached(stop_after):
                         break
