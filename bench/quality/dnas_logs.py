@@ -26,8 +26,8 @@ SIGNAL, NOISE = ("a", "b", "c", "d"), ("noise_1", "noise_2", "noise_3")
 _IDS, _NUMBERS, _DEVIATION = 60, 8, 1.75
 """Ids of each column, numbers of the vector of each id of a signal, and the standard deviation of the logit.
 
-Of 100,000 rows a pair of ids is seen 19 times in training. With 200 ids, seen 2 times, the hand-made config learns nothing
-in its first epochs (NE 1.00), with 60 it has an NE of .80; that of the true logit is .72.
+Of 100,000 rows a pair of ids is seen 19 times in training. With 200 ids, seen twice, the hand-made config learns
+nothing in its first epochs (NE 1.00), with 60 it has an NE of .80; that of the true logit is .72.
 """
 
 
