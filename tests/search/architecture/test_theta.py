@@ -14,13 +14,17 @@ from tests.search.architecture.conftest import OpenTrainer, small_config
 from tests.training.conftest import MakeExperiment
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Silent
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.search.architecture.config import SuperNetConfig
-from ziggurat.search.architecture.space.decision import Decision
+from ziggurat.search.architecture.drawing import draw_architectures
+from ziggurat.search.architecture.dry_run import predict_search
+from ziggurat.search.architecture.space.decision import Decision, hard_masks
 from ziggurat.search.architecture.space.whole_space import WholeSpace
 from ziggurat.search.architecture.supernet.loop import SuperNetTrainer
 from ziggurat.search.architecture.supernet.opened import opened_super_net
 from ziggurat.search.architecture.supernet.projection import Projection
 from ziggurat.search.architecture.supernet.relaxation import Logits
+from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import process_group
 from ziggurat.training.signals import StopRequest
@@ -183,3 +187,93 @@ def test_the_super_net_trains_as_long_as_the_config_did(
         passes=passes,
     )
     assert made[0] == wanted * made[1]
+
+
+def test_a_step_moves_theta_by_the_learning_rate_against_the_gradient(open_trainer: OpenTrainer) -> None:
+    """The first step of Adam is the rate times the sign of the gradient, where no limit is near."""
+    with open_trainer(Path("net")) as trainer:
+        trainer.architecture.project = lambda: 0.0  # pyright: ignore[reportAttributeAccessIssue]
+        _, held = trainer.batches()
+        batch = next(held)
+        before = {name: each.detach().clone() for name, each in trainer.logits.parameters.items()}
+        trainer.recommender.eval()
+        _, gradients = trainer.architecture.gradients(batch, 1.0, 0)
+        trainer.architecture(batch, 1.0, 0)
+        moved = 0
+        for name, each in trainer.logits.parameters.items():
+            steep = gradients[name].abs() > 1e-5
+            wanted = -trainer.config.lr * gradients[name].sign()
+            torch.testing.assert_close((each.detach() - before[name])[steep], wanted[steep], rtol=0.01, atol=1e-4)
+            moved += int(steep.sum())
+        assert moved > 5
+
+
+def test_a_step_of_the_weights_trains_what_theta_draws(open_trainer: OpenTrainer) -> None:
+    """Where θ is certain of a choice, every step trains that one; before, both kinds of layers are trained."""
+    with open_trainer(Path("net")) as trainer:
+        for certain in (None, 0, 1):
+            theta = trainer.logits.parameters["layer.1"]
+            if certain is not None:
+                theta.data.copy_(torch.eye(len(theta))[certain] * 60)
+            drawn: set[int | None] = set()
+            for step in range(20):
+                trainer.at.step = step
+                drawn.add(trainer._masks_of_weights()["layer.1"].hard)  # pyright: ignore[reportPrivateUsage]
+            assert drawn == {certain} if certain is not None else {0, 1} <= drawn
+
+
+def test_a_step_of_theta_computes_one_architecture_unless_masks_are_soft(open_trainer: OpenTrainer) -> None:
+    with open_trainer(Path("net")) as trainer:
+        _, held = trainer.batches()
+        batch, stepper = next(held), trainer.architecture
+        largest: dict[str, float] = {}
+        for masks in ("hard", "soft"):
+            stepper._config = trainer.config.model_copy(update={"masks": masks})  # pyright: ignore[reportPrivateUsage]
+            stepper.gradients(batch, 1.0, 3)
+            shares = trainer.recommender.net.masks["top.1.width"].shares.detach()
+            largest[masks] = float(shares.max())
+        assert largest["hard"] == pytest.approx(1.0)
+        assert largest["soft"] < 0.99
+
+
+def test_what_is_drawn_first_is_the_likeliest_and_is_ranked_on_validation(open_trainer: OpenTrainer) -> None:
+    with open_trainer(Path("net")) as trainer, StopRequest() as stop:
+        trainer.train(stop, 4)
+        space, logits = trainer.space, trainer.logits
+        cheapest = {name: 10 * cost for name, cost in space.own_costs().items()}
+        generator = torch.Generator().manual_seed(2)
+        for parameter in logits.parameters.values():
+            parameter.data.copy_(torch.randn(len(parameter), generator=generator))
+        (folder,) = Path("prepared").iterdir()
+        dataset = Dataset(folder)
+        (drawn,) = draw_architectures(trainer, cheapest, 1, dataset, stop, Silent()) or []
+        likeliest = {name: int(each.argmax()) for name, each in logits.probabilities().items()}
+        assert drawn.choices == likeliest
+        trainer.recommender.net.masks = hard_masks(space.decisions, likeliest)
+        values = {
+            split: evaluate_split(
+                trainer.recommender, dataset.split(split), dataset.schema, trainer.device, 4096
+            ).compute()["log_loss"]
+            for split in ("validation", "train")
+        }
+        assert drawn.value == pytest.approx(values["validation"], rel=1e-6)
+        assert abs(drawn.value - values["train"]) > 1e-4
+
+
+def test_a_dry_run_counts_every_part(make_experiment: MakeExperiment) -> None:
+    """Without its own number of passes a super-net may stop with the config, so that the most is told."""
+    experiment = make_experiment(training__epochs=2, training__early_stopping={"patience": 1})
+    config = small_config(supernet={"warmup_epochs": 1})
+    predicted = predict_search(experiment, config=config)
+    assert predicted.is_most
+    assert "super-net: at most" in predicted.text()
+    assert "in all: at most" in predicted.text()
+    parts = predicted.supernet_s, predicted.ranking_s, predicted.retraining_s
+    assert all(each > 0 for each in parts)
+    preparations = predicted.preparations * (predicted.preparation_s or 0.0)
+    assert predicted.seconds == pytest.approx(sum(parts) + preparations)
+    rows = Dataset(next(Path("prepared").iterdir())).split("train").rows
+    size = experiment.training.batch_size
+    held = round(0.2 * rows)
+    passes, epochs = math.ceil((rows - held) / size), 2
+    assert predicted.steps == (3 * passes, epochs * math.ceil(held / max(size // 4, 32)))
