@@ -97,6 +97,7 @@ class Study:
         higher_is_better: the direction of the monitored metric.
         first_share: the share of the training after which the first rung of successive halving stands.
         seed: seeds the sampler; with one process at a time, equal seeds give equal settings.
+        random_trials: trials whose settings are random, before the estimator chooses.
 
     Raises:
         RunFolderError: the journal is damaged, not only cut short by a kill.
@@ -111,11 +112,12 @@ class Study:
         higher_is_better: bool,
         first_share: int,
         seed: int,
+        random_trials: int = RANDOM_TRIALS,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         _drop_incomplete_line(path)
         self.space, self._own, self._seed, self._higher = space, dict(own), seed, higher_is_better
-        self._first_share = first_share
+        self._first_share, self._random_trials = first_share, random_trials
         try:
             storage = optuna.storages.JournalStorage(JournalFileBackend(str(path), _NoLock(str(path))))
             self._study = optuna.create_study(
@@ -153,7 +155,7 @@ class Study:
     def _sampler(self, number: int) -> optuna.samplers.TPESampler:
         """Returns a sampler for one trial: it is not stored, and draws after a resumption what it would have drawn."""
         seed = (self._seed * 1_000_003 + number) % 2**32
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=self._random_trials)
 
     def settings(self, number: int) -> dict[str, Any]:
         """Returns the values of a trial that runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,16 @@ from tests.search.architecture.conftest import SMALL, small_config
 from tests.training.conftest import MakeExperiment
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.core.sealed import read_sealed_json
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.search.architecture.feasible import Limits, keeps, uniform_draw
 from ziggurat.search.architecture.records import ArchitectureTrial
-from ziggurat.search.architecture.search import search_architecture
+from ziggurat.search.architecture.search import DRAWN_FILE, search_architecture
 from ziggurat.search.architecture.space.decision import chosen
 from ziggurat.search.architecture.space.whole_space import WholeSpace
 from ziggurat.search.architecture.strategies import Method, strategy_of
+from ziggurat.search.same_search import DAMAGE
+from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import as_yaml, load_experiment, to_yaml
 from ziggurat.training.preparation import prepare
 from ziggurat.training.run_folder.run import open_run
@@ -44,6 +49,18 @@ def test_a_search_stops_resumes_and_writes_a_config_that_trains(make_experiment:
     assert written.model == run.experiment.model
     assert written.embeddings == run.experiment.embeddings
     assert written.name == "small-architecture"
+    # What is retrained are the first that were drawn, and the figures on test are those of the test split.
+    drawn = read_sealed_json(searched.folder / DRAWN_FILE, DAMAGE)["drawn"]
+    assert [each.choices for each in found.trials[1:]] == [each["choices"] for each in drawn[: config.retrained]]
+    for number, figures in found.test.items():
+        wanted = evaluate(searched.folder / "trials" / f"{number:04d}", "test").compute()
+        assert figures == pytest.approx({name: wanted[name] for name in figures}, nan_ok=True)
+    # Both clocks ran: in the super-net, and in every trial.
+    assert found.search.seconds == found.supernet.seconds + best.seconds
+    assert found.search.cpu_seconds == found.supernet.cpu_seconds + best.cpu_seconds
+    assert found.trials[0].cpu_seconds > 0
+    assert 0 < best.cpu_seconds < found.search.cpu_seconds
+    assert found.trainings == found.search.cpu_seconds / found.trials[0].cpu_seconds
     page = (searched.folder / "search.html").read_text()
     assert "Probabilities over time" in page
     assert "top.1.width" in page
@@ -52,6 +69,19 @@ def test_a_search_stops_resumes_and_writes_a_config_that_trains(make_experiment:
     assert (searched.folder / "search.html").read_text() == page
     with pytest.raises(RunFolderError, match=r"holds a search with another search\.drawn: 3 there, 4 here"):
         search_architecture(experiment, config=small_config(drawn=4))
+
+
+def test_the_super_net_stops_after_as_many_passes_as_the_config(make_experiment: MakeExperiment) -> None:
+    """The config as it is stops early, with a rate at which nothing improves; the super-net does not go on alone."""
+    experiment = make_experiment(
+        training__epochs=9, training__early_stopping={"patience": 1}, optimizer__lr=1e-9, embeddings__optimizer__lr=1e-9
+    )
+    searched = search_architecture(experiment, config=small_config(supernet={"warmup_epochs": 1}))
+    own = searched.found.trials[0]
+    rows, size = Dataset(next(Path("prepared").iterdir())).split("train").rows, experiment.training.batch_size
+    passes = math.ceil(own.steps / math.ceil(rows / size))
+    assert passes < 9
+    assert searched.found.history[-1].step == (1 + passes) * math.ceil((rows - round(0.2 * rows)) / size)
 
 
 @pytest.mark.parametrize("method", ["random", "evolution", "tpe"])
@@ -107,9 +137,9 @@ def test_random_search_trains_goes_on_and_ends_with_its_budget(make_experiment: 
     first = search_architecture(experiment, config=small_config(), method="random", trials=1)
     more = search_architecture(experiment, config=small_config(), method="random", trials=2)
     assert more.found.trials[:2] == first.found.trials
-    assert search_architecture(experiment, config=small_config(), method="random", seconds=1e-9).found.trials == (
-        more.found.trials
-    )
+    for budget in ({"seconds": 1e-9}, {"cpu_seconds": 1e-9}, {"trials": 99, "cpu_seconds": 1e-9}):
+        ended = search_architecture(experiment, config=small_config(), method="random", **budget)
+        assert ended.found.trials == more.found.trials
 
 
 def test_the_command_predicts_and_searches(make_experiment: MakeExperiment) -> None:
@@ -135,8 +165,12 @@ def test_the_command_predicts_and_searches(make_experiment: MakeExperiment) -> N
         assert "in all:" in predicted.output, predicted.output
         assert "and the preparation of the data for each" in predicted.output
         done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    assert "best.yaml" in done.output.replace("\n", "")
+        assert done.exit_code == 0, done.output
+        assert "best.yaml" in done.output.replace("\n", "")
+        assert "config as it is: validation" in " ".join(done.output.split())
+        for option in ("--seconds", "--cpu-seconds"):
+            refused = CliRunner().invoke(app, [*arguments, option, "5"])
+            assert f"{option} 5.0: a super-net is one training" in str(refused.exception)
 
 
 def test_a_config_that_cannot_be_searched_is_refused(make_experiment: MakeExperiment) -> None:

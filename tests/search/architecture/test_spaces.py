@@ -12,11 +12,17 @@ from torch import Tensor, nn
 
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.flat_mlp import FlatMLP
 from ziggurat.interactions.mlp import MLP
+from ziggurat.models.deepfm import DeepFM
+from ziggurat.models.dhen import DHEN
+from ziggurat.models.fm import FM
 from ziggurat.models.model import ModelDims
 from ziggurat.search.architecture.space.composed import ComposedSpace, SuperComposed
 from ziggurat.search.architecture.space.cost import FlopsCost
 from ziggurat.search.architecture.space.decision import Mask, certain, chosen, hard_masks
+from ziggurat.search.architecture.space.own_mlp import own_mlp, with_own_regularisation
 from ziggurat.search.architecture.space.super_mlp import MLPChoices, SuperMLP
 
 DIMS = ModelDims(dense=3, features=5, dim=4, tasks=2)
@@ -181,6 +187,25 @@ def test_logits_take_both_signs() -> None:
     masks = {each.name: Mask(torch.full((len(each.choices),), 1 / len(each.choices))) for each in space.decisions}
     logits_BT = module.logits(torch.randn(64, 3), torch.randn(64, 5, 4), masks)
     assert logits_BT.min() < 0 < logits_BT.max()
+
+
+def test_searched_mlps_have_the_regularisation_of_the_config() -> None:
+    """Of its largest MLP, unless the space says something else: else what is found is trained without dropout."""
+    model = DeepFM.Config(deep=MLP.Config(hidden=(64,), dropout=0.4, activation="silu"))
+    space = parse_config(ComposedSpace.Config, {"top": {"dropout": 0.1}})
+    found = with_own_regularisation(space, model)
+    assert (found.bottom.dropout, found.bottom.activation) == (0.4, "silu")
+    assert (found.top.dropout, found.top.activation) == (0.1, "silu")
+    built = found.build(DIMS)
+    written = built.model(chosen(built.decisions, drawn(built, 0)))
+    assert (written.bottom.dropout, written.bottom.activation) == (0.4, "silu")
+    two = DHEN.Config(
+        bottom=MLP.Config(hidden=(300, 300), dropout=0.3),
+        stack=(Ensemble.Config(blocks=(FlatMLP.Config(outputs=6, mlp=MLP.Config(hidden=(512,), dropout=0.2)),)),),
+    )
+    assert own_mlp(two).dropout == 0.3
+    plain = with_own_regularisation(space, FM.Config())
+    assert (plain.bottom.dropout, plain.bottom.activation, plain.top.dropout) == (0.0, "relu", 0.1)
 
 
 def test_a_block_that_emits_other_fields_is_refused() -> None:

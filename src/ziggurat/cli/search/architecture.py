@@ -39,6 +39,10 @@ def command(
     seconds: Annotated[
         float | None, typer.Option(help="With another method: begin no trial after so many seconds of training.")
     ] = None,
+    cpu_seconds: Annotated[
+        float | None,
+        typer.Option(help="The same in processor seconds, which do not depend on what else the machine does."),
+    ] = None,
     nproc: Annotated[
         int | None, typer.Option(min=1, help="Number of ranks to start on this machine; default: 1.")
     ] = None,
@@ -61,7 +65,7 @@ def command(
     from ziggurat.parallel.launch import check_ranks, command_of, launch, leads, stop_with_launcher
 
     check_world()
-    for option, value in (("--trials", trials), ("--seconds", seconds)):
+    for option, value in (("--trials", trials), ("--seconds", seconds), ("--cpu-seconds", cpu_seconds)):
         if value is not None and method is MethodName.SUPERNET:
             raise ConfigError(
                 f"{option} {value}: a super-net is one training, whose length the file of --space sets",
@@ -70,7 +74,7 @@ def command(
     if dry_run and method is not MethodName.SUPERNET:
         raise ConfigError(
             f"--dry-run --method {method.value}: a dry run measures the super-net",
-            "leave --method out; another method takes what its trials take, and --seconds bounds it",
+            "leave --method out; another method takes what its trials take, and --seconds or --cpu-seconds bounds it",
         )
     if dry_run and ((nproc is not None and nproc > 1) or has_other_ranks()):
         raise ConfigError("--dry-run: measures on one process", "leave --nproc out, and start no other ranks")
@@ -96,8 +100,8 @@ def command(
                 typer.echo(predicted.text())
             return
         searched = search_architecture(
-            experiment, run, config=space, method=method.value, trials=trials, seconds=seconds, seed=seed,
-            prepared=prepared, progress=progress,
+            experiment, run, config=space, method=method.value, trials=trials, seconds=seconds,
+            cpu_seconds=cpu_seconds, seed=seed, prepared=prepared, progress=progress,
         )  # fmt: skip
     if not leads():
         if searched.signal is not None:
@@ -108,12 +112,14 @@ def command(
         why = f"stopped by {searched.signal.name}" if searched.signal is not None else "stopped"
         typer.echo(f"{why}; the state is saved. Run the same command to resume.", err=True)
     if found.best is not None:
-        finite = {name: value for name, value in found.best.figures.items() if value is not None}
-        test = found.test.get(found.best.number)
-        figures_table(
-            f"{searched.folder} (trial {found.best.number} of {len(found.trials) - 1})",
-            {"validation": finite, **({"test": test} if test else {})},
-        )
+        columns: dict[str, dict[str, float]] = {}
+        for what, trial in (("best", found.best), ("config as it is", found.trials[0])):
+            columns[f"{what}: validation"] = {name: each for name, each in trial.figures.items() if each is not None}
+            if trial.number in found.test:
+                columns[f"{what}: test"] = found.test[trial.number]
+        figures_table(f"{searched.folder} (trial {found.best.number} of {len(found.trials) - 1})", columns)
+        if found.keeps_config:
+            typer.echo(found.keeps_config)
         typer.echo(searched.folder / PAGE_FILE)
         typer.echo(searched.folder / BEST_FILE)
     if searched.signal is not None:

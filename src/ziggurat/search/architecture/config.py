@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ziggurat.core.config import Config, parse_config
 from ziggurat.core.errors import ConfigError, shorten
@@ -51,10 +51,15 @@ class SuperNetConfig(Config):
     """Passes that train weights alone, with all choices equally likely."""
 
     epochs: Annotated[int, Field(ge=1)] | None = None
-    """Passes that train weights and architecture in turn; default: ``training.epochs``."""
+    """Passes that train weights and architecture in turn; default: as many as the config as it is was trained before
+    it stopped, within ``training.max_steps``."""
 
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of the training rows that train the architecture; the others train the weights."""
+
+    held_out_batch: Annotated[int, Field(ge=1)] | None = None
+    """Rows of a step of the architecture; default: a quarter of ``training.batch_size``, as more steps with other masks
+    tell more than more rows."""
 
     masks: Literal["hard", "soft"] = "hard"
     """``hard``: a step of the weights trains one architecture, drawn by θ, as it will be trained and judged; a step of
@@ -67,14 +72,20 @@ class SuperNetConfig(Config):
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Temperature of the Gumbel-softmax at the end of the warm-up."""
 
-    cooling: Annotated[float, Field(ge=0)] = 0.4
-    """The temperature falls by the factor e^-cooling in each epoch after that."""
+    last_temperature: Annotated[float, Field(gt=0)] = 0.2
+    """Temperature at the last step, at most ``temperature``; it falls exponentially, whatever the number of steps."""
 
-    cost_weight: Annotated[float, Field(ge=0)] = 0.003
-    """Factor of log(expected cost / limit) in the loss of the architecture, for each limit."""
+    cost_weight: Annotated[float, Field(ge=0)] = 0.0
+    """Factor of log(expected cost / limit) in the loss of the architecture, for each limit. Limits are kept without
+    it; it is for models that are to be cheaper than they must be."""
 
-    limit_weight: Annotated[float, Field(ge=0)] = 0.3
-    """The same factor, in addition, above the limit."""
+    @model_validator(mode="after")
+    def _falls(self) -> SuperNetConfig:
+        if self.last_temperature > self.temperature:
+            raise ValueError(
+                f"last_temperature is {self.last_temperature}, above temperature, {self.temperature}; it must not rise"
+            )
+        return self
 
 
 class ArchitectureSearchConfig(Config):

@@ -44,11 +44,13 @@ class PredictedSearch:
     """What a search will take, from steps that were measured.
 
     Attributes:
-        supernet_s: wall-clock of the super-net.
+        supernet_s: wall-clock of the super-net; the most it may take if ``supernet.epochs`` is not given, as it then
+            trains no longer than the config as it is, which may stop early.
         ranking_s: of evaluating what is drawn from it.
         retraining_s: of the trainings from scratch, with that of the config as it is.
         peak_bytes: the most resident memory of this process.
         steps: steps of weights, and of the architecture.
+        is_most: whether these are the most that there may be.
         preparations: how many trainings from scratch may have to prepare the data anew, as they keep fewer rows of a
             table.
         preparation_s: what each of these takes; None where the data was prepared before, so that nothing was measured.
@@ -61,6 +63,7 @@ class PredictedSearch:
     steps: tuple[int, int]
     preparations: int
     preparation_s: float | None
+    is_most: bool = False
 
     @property
     def seconds(self) -> float:
@@ -70,17 +73,17 @@ class PredictedSearch:
 
     def text(self) -> str:
         """Returns the prediction in words."""
-        also = ""
+        also, most = "", "at most " if self.is_most else ""
         if self.preparations and self.preparation_s is None:
             also = ", and the preparation of the data for each that keeps fewer rows of a table"
         elif self.preparation_s is not None and self.preparations:
             also = f"\npreparations for those that keep fewer rows of a table, at most: {self.preparations:,} of "
             also += f"{self.preparation_s:,.1f} s"
         return (
-            f"super-net: {self.steps[0]:,} steps of weights and {self.steps[1]:,} of the architecture, "
+            f"super-net: {most}{self.steps[0]:,} steps of weights and {self.steps[1]:,} of the architecture, "
             f"{self.supernet_s:,.0f} s\nranking what is drawn: {self.ranking_s:,.0f} s\n"
-            f"trainings from scratch: {self.retraining_s:,.0f} s{also}\n"
-            f"in all: {self.seconds:,.0f} s, {format_bytes(round(self.peak_bytes))} of memory"
+            f"trainings from scratch: {most}{self.retraining_s:,.0f} s{also}\n"
+            f"in all: {most}{self.seconds:,.0f} s, {format_bytes(round(self.peak_bytes))} of memory"
         )
 
 
@@ -153,6 +156,7 @@ def predict_search(
         steps=steps,
         preparations=settings.retrained if any(s != 1.0 for t in space.tables.tables for s in t.shares) else 0,
         preparation_s=preparation_s,
+        is_most=settings.supernet.epochs is None and training.early_stopping is not None,
     )
 
 

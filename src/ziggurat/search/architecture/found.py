@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ziggurat.core.files import atomic_file
 from ziggurat.metrics.names import ALL_METRICS, base_name
+from ziggurat.search.architecture.clock import NOTHING, Spent
 from ziggurat.search.architecture.feasible import Limits
 from ziggurat.search.architecture.records import ArchitectureTrial
 from ziggurat.search.architecture.space.decision import Decision, chosen
@@ -32,7 +33,7 @@ class FoundArchitectures:
         best: the best of them by validation, without number 0; None if none is complete.
         test: number -> figures on the test split, of the best and of number 0; empty before the search is finished.
         history: of the super-net; empty for other methods.
-        supernet_seconds: wall-clock of the super-net and of ranking what was drawn from it.
+        supernet: what the super-net and ranking what was drawn from it took.
     """
 
     name: str
@@ -45,18 +46,31 @@ class FoundArchitectures:
     best: ArchitectureTrial | None
     test: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
     history: tuple[HistoryPoint, ...] = ()
-    supernet_seconds: float = 0.0
+    supernet: Spent = NOTHING
 
     @property
-    def search_seconds(self) -> float:
-        """Wall-clock of the whole search: the super-net, if there is one, and all trials but the config as it is."""
-        return self.supernet_seconds + sum(each.seconds for each in self.trials if each.number)
+    def search(self) -> Spent:
+        """What the whole search took: the super-net, if there is one, and all trials but the config as it is."""
+        return sum((each.spent for each in self.trials if each.number), self.supernet)
 
     @property
     def trainings(self) -> float | None:
-        """The search's wall-clock in trainings of the config as it is; None before that is trained."""
+        """The search's processor time in trainings of the config as it is; None before that is trained."""
         first = next((each for each in self.trials if each.number == 0 and each.state == "complete"), None)
-        return None if first is None or not first.seconds else self.search_seconds / first.seconds
+        return None if first is None or not first.cpu_seconds else self.search.cpu_seconds / first.cpu_seconds
+
+    @property
+    def keeps_config(self) -> str:
+        """Says that no architecture validates better than the config as it is; empty if one does, or none is known."""
+        best, own = self.best, next((each for each in self.trials if each.number == 0), None)
+        if best is None or best.value is None or own is None or own.value is None:
+            return ""
+        if best.value > own.value if self.higher_is_better else best.value < own.value:
+            return ""
+        return (
+            "No architecture that was found validates better than the config as it is: "
+            f"{self.monitor} {own.value:.6g} of the config, {best.value:.6g} of the best one found. Keep the config."
+        )
 
 
 def write_best(path: Path, experiment: Experiment, found: FoundArchitectures) -> None:
@@ -72,11 +86,9 @@ def write_best(path: Path, experiment: Experiment, found: FoundArchitectures) ->
         f"Validation {found.monitor}: {best.value:.6g}; of the config as it was: {_value(own)}.",
         f"Costs: {_costs(best)}; of the config as it was: {_costs(own)}.",
     ]
+    if found.keeps_config:
+        comments.insert(0, found.keeps_config)
     comments += [f"  {name}: {value}" for name, value in chosen(found.decisions, best.choices).items()]
-    if own.value is not None and best.value is not None:
-        better = own.value > best.value if found.higher_is_better else own.value < best.value
-        if better:
-            comments.append("The config as it was is better on validation.")
     if best.number in found.test:
         judged = {
             name: value

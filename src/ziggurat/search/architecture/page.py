@@ -15,6 +15,7 @@ from ziggurat.search.architecture.records import ArchitectureTrial
 from ziggurat.search.architecture.space.decision import chosen
 
 PAGE_FILE = "search.html"
+_TIMES = "Time", "Processor time"
 
 
 def write_page(path: Path, found: FoundArchitectures) -> None:
@@ -45,7 +46,7 @@ def _header(found: FoundArchitectures) -> Html:
             count(sum(each.state == "complete" and each.number > 0 for each in found.trials)),
             "",
         ),
-        ("time of the search", duration(found.search_seconds), _trainings(found)),
+        ("time of the search", duration(found.search.seconds), _trainings(found)),
     ]
     headline = [el("div", el("dt", name), el("dd", value, el("small", note))) for name, value, note in terms]
     return el(
@@ -56,12 +57,18 @@ def _header(found: FoundArchitectures) -> Html:
             f"{found.monitor} on validation decides; {way} is better. Weights of the super-net are in no figure.",
             cls="soft",
         ),
+        *([el("p", el("strong", found.keeps_config))] if found.keeps_config else []),
         el("dl", *headline, cls="headline"),
     )
 
 
 def _trainings(found: FoundArchitectures) -> str:
-    return "" if found.trainings is None else f"{short(found.trainings)} trainings of the config as it was"
+    if found.trainings is None:
+        return ""
+    return (
+        f"{duration(found.search.cpu_seconds)} of processor time: {short(found.trainings)} trainings of the config as "
+        "it was"
+    )
 
 
 def _chosen(found: FoundArchitectures) -> list[Html]:
@@ -156,7 +163,7 @@ def _trials(found: FoundArchitectures) -> Html:
     return section(
         "trials",
         "All architectures that were trained from scratch",
-        el("div", table(["Trial", "State", found.monitor, *costs, "Steps", "Time"], rows, 2), cls="tight"),
+        el("div", table(["Trial", "State", found.monitor, *costs, "Steps", *_TIMES], rows, 2), cls="tight"),
     )
 
 
@@ -165,5 +172,5 @@ def _row(trial: ArchitectureTrial, costs: list[str]) -> list[object]:
     state = trial.state if not trial.reason else f"{trial.state}: {trial.reason}"
     return [
         name, state, written(trial.value), *(written(trial.costs.get(cost)) for cost in costs), count(trial.steps),
-        duration(trial.seconds),
+        duration(trial.seconds), duration(trial.cpu_seconds),
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.core.untrusted import Damage
+from ziggurat.search.architecture.clock import Spent
 
 TRIALS_FILE = "trials.json"
 _DAMAGE = Damage(RunFolderError, "restore it from a copy, or search in another folder with --run")
@@ -29,6 +30,8 @@ class ArchitectureTrial:
         steps: optimizer steps done.
         seconds: wall-clock of its training.
         reason: why it failed.
+        cpu_seconds: processor seconds of its training, with the preparation of its data; 0 in files of versions that
+            did not measure them.
     """
 
     number: int
@@ -40,6 +43,12 @@ class ArchitectureTrial:
     steps: int
     seconds: float
     reason: str = ""
+    cpu_seconds: float = 0.0
+
+    @property
+    def spent(self) -> Spent:
+        """What its training took."""
+        return Spent(self.seconds, self.cpu_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ import json
 import math
 import shutil
 import signal
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from ziggurat.metrics.names import higher_is_better
 from ziggurat.parallel.agreement import on_any_rank, on_first_rank
 from ziggurat.parallel.own_random import preserved_random_state
 from ziggurat.parallel.world import World
+from ziggurat.search.architecture.clock import Clock, Spent
 from ziggurat.search.architecture.config import ArchitectureSearchConfig, read_search_config
 from ziggurat.search.architecture.drawing import Drawn, draw_architectures
 from ziggurat.search.architecture.feasible import Limits, equal_liking, repaired
@@ -72,6 +72,7 @@ class _StoredDrawn:
     seconds: float
     history: list[HistoryPoint]
     drawn: list[_StoredChoices]
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ def search_architecture(
     method: Method = "supernet",
     trials: int | None = None,
     seconds: float | None = None,
+    cpu_seconds: float | None = None,
     seed: int = 0,
     prepared: str | Path | None = None,
     stop_after: int | None = None,
@@ -118,6 +120,8 @@ def search_architecture(
         method: ``supernet``; or ``random``, ``tpe`` or ``evolution``, which train one architecture after the other.
         trials: architectures that other methods than the super-net train; a search that has some goes on.
         seconds: other methods than the super-net begin no trial after so many seconds of training.
+        cpu_seconds: the same in processor seconds, which do not depend on what else runs on the machine. The first
+            budget that is spent ends the search.
         seed: seeds masks, draws, and the division of rows. All trainings have ``training.seed``.
         prepared: folder of the encoded dataset; default: as in :func:`~ziggurat.training.api.prepare`.
         stop_after: steps of the super-net after which to save and return.
@@ -134,8 +138,11 @@ def search_architecture(
     experiment.check()
     check_searchable(experiment)
     settings = config if isinstance(config, ArchitectureSearchConfig) else read_search_config(config)
-    if method != "supernet" and trials is None and seconds is None:
-        raise ConfigError(f"--method {method}: trains until it is told to stop", "give --trials 20, or --seconds 3600")
+    if method != "supernet" and trials is None and seconds is None and cpu_seconds is None:
+        raise ConfigError(
+            f"--method {method}: trains until it is told to stop",
+            "give --trials 20, --seconds 3600 or --cpu-seconds 3600",
+        )
     suffix = "architecture" if method == "supernet" else method
     folder = Path("searches") / f"{experiment.name}-{suffix}" if folder is None else Path(folder)
     progress = progress or Silent()
@@ -167,7 +174,21 @@ def search_architecture(
 
         dataset = Dataset(on_first_rank(open_folder))
         search = _Search(folder, experiment, settings, method, dataset, seed, device, progress)
-        return search.run(trials, seconds, stop_after)
+        return search.run(_Budget(trials, seconds, cpu_seconds), stop_after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """What a method that trains one architecture after the other may spend; None: anything."""
+
+    trials: int | None
+    seconds: float | None
+    cpu_seconds: float | None
+
+    def is_spent(self, ended: Sequence[ArchitectureTrial]) -> bool:
+        spent = sum((each.spent for each in ended), Spent())
+        limits = (self.trials, len(ended)), (self.seconds, spent.seconds), (self.cpu_seconds, spent.cpu_seconds)
+        return any(limit is not None and value >= limit for limit, value in limits)
 
 
 class _Search:
@@ -200,21 +221,19 @@ class _Search:
         self.higher = higher_is_better(self.monitor)
         self.trials: list[ArchitectureTrial] = on_first_rank(lambda: read_trials(folder))
         self.history: tuple[HistoryPoint, ...] = ()
-        self.supernet_seconds = 0.0
+        self.supernet = Spent()
         self._signal: signal.Signals | None = None
 
-    def run(self, trials: int | None, seconds: float | None, stop_after: int | None) -> SearchedArchitecture:
+    def run(self, budget: _Budget, stop_after: int | None) -> SearchedArchitecture:
         """Searches until the end, or until a signal."""
         done = self._train_own()
         if done:
-            done = (
-                self._super_net(stop_after) if self.method == "supernet" else self._one_after_the_other(trials, seconds)
-            )
+            done = self._super_net(stop_after) if self.method == "supernet" else self._one_after_the_other(budget)
         best = best_of(self.trials, higher_is_better=self.higher)
         test = self._test_figures(best) if done and best is not None else {}
         found = FoundArchitectures(
             self.experiment.name, self.method, self.monitor, self.higher, self.space.decisions, self.limits,
-            tuple(self.trials), best, test, self.history, self.supernet_seconds,
+            tuple(self.trials), best, test, self.history, self.supernet,
         )  # fmt: skip
         if self.leads and self.trials:
             if best is not None:
@@ -225,6 +244,11 @@ class _Search:
     def _train_own(self) -> bool:
         """Trains the config as it is, which is trial 0; returns whether that has ended."""
         return self._train({}, self.experiment, dict(self.own_costs), 0)
+
+    def _own_passes(self) -> int:
+        """Returns the passes over the training rows that trial 0 made before it stopped, at least 1."""
+        per_pass = math.ceil(self.dataset.split("train").rows / self.experiment.training.batch_size)
+        return max(1, math.ceil(self.trials[0].steps / max(1, per_pass)))
 
     def _super_net(self, stop_after: int | None) -> bool:
         drawn = self._drawn(stop_after)
@@ -239,33 +263,35 @@ class _Search:
         """Returns the architectures that were drawn from the super-net, trained first if need be; None if stopped."""
         stored = on_first_rank(lambda: self._stored_drawn())
         if stored is not None:
-            self.supernet_seconds, self.history = stored.seconds, tuple(stored.history)
+            self.supernet, self.history = Spent(stored.seconds, stored.cpu_seconds), tuple(stored.history)
             return [Drawn(each.choices, math.nan if each.value is None else each.value) for each in stored.drawn]
         folder = self.folder / SUPERNET
         if self.leads:
             folder.mkdir(exist_ok=True)
         on_first_rank(lambda: None)
+        clock = Clock()
         with opened_super_net(self.space, self.dataset, folder, self.device) as recommender, StopRequest() as stop:
             trainer = SuperNetTrainer(
                 recommender, self.space, self.limits, self.settings.supernet, self.dataset, folder, self.device,
-                self.seed, self._digest(), self.progress,
+                self.seed, self._digest(), self.progress, self._own_passes(),
             )  # fmt: skip
             if trainer.at.step:
                 self.progress.note(f"{folder}: resuming at step {trainer.at.step:,} of {trainer.total_steps:,}")
+            trainer.at.spent += clock.spent()
             trainer.train(stop, stop_after)
-            self.history, self.supernet_seconds = tuple(trainer.at.history), trainer.at.seconds
-            started, drawn = time.monotonic(), None
+            self.history, self.supernet = tuple(trainer.at.history), trainer.at.spent
+            clock, drawn = Clock(), None
             if trainer.finished:
                 drawn = draw_architectures(trainer, self.limits, self.settings.drawn, self.dataset, stop, self.progress)
             self._signal = stop.signal
             if drawn is None:
                 return None
-            self.supernet_seconds += time.monotonic() - started
             # Every rank keeps the first one's clock: it decides nothing, but is in what all return.
-            self.supernet_seconds = on_first_rank(lambda: self.supernet_seconds)
+            self.supernet = on_first_rank(lambda: self.supernet + clock.spent())
         if self.leads:
             values = {
-                "seconds": self.supernet_seconds,
+                "seconds": self.supernet.seconds,
+                "cpu_seconds": self.supernet.cpu_seconds,
                 "history": [{name: getattr(each, name) for name in HistoryPoint.__slots__} for each in self.history],
                 "drawn": [{"choices": each.choices, "value": _finite(each.value)} for each in drawn],
             }
@@ -276,14 +302,13 @@ class _Search:
         path = self.folder / DRAWN_FILE
         return declared(_StoredDrawn, read_sealed_json(path, DAMAGE), path, DAMAGE) if path.exists() else None
 
-    def _one_after_the_other(self, trials: int | None, seconds: float | None) -> bool:
+    def _one_after_the_other(self, budget: _Budget) -> bool:
         strategy = strategy_of(
             self.method, self.space, self.limits, self.seed, self.folder, higher_is_better=self.higher
         )
         while True:
             ended = [each for each in self.trials if each.number and each.state != "running"]
-            spent = sum(each.seconds for each in ended)
-            if (trials is not None and len(ended) >= trials) or (seconds is not None and spent >= seconds):
+            if budget.is_spent(ended):
                 return True
             number = len(ended) + 1
             begun = next((each for each in self.trials if each.number == number), None)
@@ -298,7 +323,7 @@ class _Search:
             return True
         trial = known or ArchitectureTrial(number, choices, dict(costs), "running", None, {}, 0, 0.0)
         self._keep(trial)
-        started = time.monotonic()
+        clock = Clock()
         try:
             outcome = train(
                 experiment,
@@ -310,18 +335,18 @@ class _Search:
         except (DivergedError, OutOfMemory, ConfigError) as error:
             if number == 0:
                 raise
-            self._keep(replace(trial, state="failed", reason=error.problem, seconds=self._spent(trial, started)))
+            self._keep(replace(self._timed(trial, clock), state="failed", reason=error.problem))
             return True
         if outcome.results is None:
             self._signal = outcome.signal
-            self._keep(replace(trial, seconds=self._spent(trial, started)))
+            self._keep(self._timed(trial, clock))
             return False
         figures = outcome.results["figures"]["validation"]
         value = monitored(figures, self.monitor, experiment.tasks())
         ended = replace(
-            trial, state="complete" if math.isfinite(value) else "failed", value=_finite(value),
+            self._timed(trial, clock), state="complete" if math.isfinite(value) else "failed", value=_finite(value),
             figures={name: _finite(each) for name, each in figures.items()}, steps=outcome.results["steps"],
-            seconds=self._spent(trial, started), reason="" if math.isfinite(value) else f"{self.monitor} is undefined",
+            reason="" if math.isfinite(value) else f"{self.monitor} is undefined",
         )  # fmt: skip
         self._keep(ended)
         self._signal = outcome.signal
@@ -340,9 +365,10 @@ class _Search:
             if folder != kept:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _spent(self, trial: ArchitectureTrial, started: float) -> float:
-        """Returns the seconds of a trial, by the first rank's clock: budgets must end on all ranks alike."""
-        return on_first_rank(lambda: trial.seconds + time.monotonic() - started)
+    def _timed(self, trial: ArchitectureTrial, clock: Clock) -> ArchitectureTrial:
+        """Returns a trial with what it took by now, by the first rank's clock: budgets must end on all ranks alike."""
+        spent = on_first_rank(lambda: trial.spent + clock.spent())
+        return replace(trial, seconds=spent.seconds, cpu_seconds=spent.cpu_seconds)
 
     def _keep(self, trial: ArchitectureTrial) -> None:
         self.trials = sorted(

@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 
 Method = Literal["supernet", "random", "tpe", "evolution"]
 
-_RANDOM, _EVOLUTION = 11, 12
-POPULATION, TOURNAMENT = 8, 3
-"""Architectures that are alive in evolution, and how many of them compete to be the parent of the next one."""
+_RANDOM, _EVOLUTION, _FIRST_OF_EVOLUTION, _FIRST_OF_TPE = 11, 12, 13, 14
+"""Streams of random numbers: no method begins with another one's architectures."""
+POPULATION, TOURNAMENT = 4, 2
+"""Architectures that are alive in evolution, and how many of them compete to be the parent of the next one: few, as a
+search of architectures has ten trainings rather than a thousand."""
+RANDOM_TRIALS = 4
+"""Trials of TPE before its estimator chooses, for the same reason."""
 _DRAWS = 1_000
 
 
@@ -39,11 +43,11 @@ class Strategy(Protocol):
 class RandomSearch:
     """Draws each choice with equal probability, anew until the limits are kept."""
 
-    def __init__(self, space: WholeSpace, limits: Limits, seed: int) -> None:
-        self._space, self._limits, self._seed = space, limits, seed
+    def __init__(self, space: WholeSpace, limits: Limits, seed: int, stream: int = _RANDOM) -> None:
+        self._space, self._limits, self._seed, self._stream = space, limits, seed, stream
 
     def propose(self, trials: Sequence[ArchitectureTrial]) -> dict[str, int]:
-        draw = uniform_draw(self._space, self._seed, _RANDOM)
+        draw = uniform_draw(self._space, self._seed, self._stream)
         return drawn_within(self._space, self._limits, draw, equal_liking(self._space), _DRAWS * len(trials))
 
 
@@ -57,14 +61,15 @@ class Evolution:
     def __init__(self, space: WholeSpace, limits: Limits, seed: int, *, higher_is_better: bool) -> None:
         self._space, self._limits, self._seed = space, limits, seed
         self._sign = -1 if higher_is_better else 1
+        self._random = RandomSearch(space, limits, seed, _FIRST_OF_EVOLUTION)
 
     def propose(self, trials: Sequence[ArchitectureTrial]) -> dict[str, int]:
         if len(trials) < POPULATION:
-            return RandomSearch(self._space, self._limits, self._seed).propose(trials)
+            return self._random.propose(trials)
         generator = np.random.default_rng([self._seed, _EVOLUTION, len(trials)])
         alive = [each for each in trials[-POPULATION:] if each.value is not None]
         if not alive:
-            return RandomSearch(self._space, self._limits, self._seed).propose(trials)
+            return self._random.propose(trials)
         places = generator.permutation(len(alive))[:TOURNAMENT]
         parent = min((alive[place] for place in places), key=lambda each: self._sign * (each.value or 0.0))
         open_decisions = [each for each in self._space.decisions if each.is_open]
@@ -109,11 +114,11 @@ class ParzenEstimator:
         self._open = [each for each in space.decisions if each.is_open]
         self._words = {each.name: [str(value) for value in each.choices] for each in self._open}
         dimensions = {each.name: Choice(tuple(self._words[each.name])) for each in self._open}
-        first = RandomSearch(space, limits, seed).propose([])
+        first = RandomSearch(space, limits, seed, _FIRST_OF_TPE).propose([])
         self._path = folder / "study.journal"
         self._make = lambda: Study(
             self._path, dict(dimensions), {name: words[first[name]] for name, words in self._words.items()},
-            higher_is_better=higher_is_better, first_share=1000, seed=seed,
+            higher_is_better=higher_is_better, first_share=1000, seed=seed, random_trials=RANDOM_TRIALS,
         )  # fmt: skip
         self._study: Study | None = None
         self._told = 0

@@ -35,14 +35,15 @@ class MLPChoices(Config):
     skips: bool = True
     """Whether each layer may add its input to its output."""
 
-    activation: Activation = "relu"
-    """Applied after each hidden layer."""
+    activation: Activation | None = None
+    """Applied after each hidden layer; default: that of the largest MLP of the config's model, or ``relu``."""
 
     norm: Norm = "none"
     """Normalisation before each activation. ``layer`` needs a single width, as it reads all numbers of a layer."""
 
-    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Fraction of each hidden layer's outputs that is set to zero in training."""
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """Fraction of each hidden layer's outputs that is set to zero in training; default: that of the largest MLP of the
+    config's model, or 0."""
 
     @model_validator(mode="after")
     def _are_distinct(self) -> MLPChoices:
@@ -81,19 +82,15 @@ class MLPChoices(Config):
             hidden.append(width)
             if values.get(f"{prefix}.{layer}.skip", False):
                 skips.append(len(hidden))
-        return MLP.Config(
-            hidden=tuple(hidden), activation=self.activation, norm=self.norm, dropout=self.dropout, skips=tuple(skips)
-        )
+        return self._mlp(tuple(hidden), tuple(skips))
 
     def layer(self, width: int, *, skip: bool = False) -> MLP.Config:
         """Returns one hidden layer."""
-        return MLP.Config(
-            hidden=(width,),
-            activation=self.activation,
-            norm=self.norm,
-            dropout=self.dropout,
-            skips=(1,) if skip else (),
-        )
+        return self._mlp((width,), (1,) if skip else ())
+
+    def _mlp(self, hidden: tuple[int, ...], skips: tuple[int, ...]) -> MLP.Config:
+        activation, dropout = self.activation or "relu", self.dropout or 0.0
+        return MLP.Config(hidden=hidden, activation=activation, norm=self.norm, dropout=dropout, skips=skips)
 
     def out_width(self, prefix: str, inputs: int, probabilities: Probabilities) -> Width:
         """Returns the width of the last hidden layer's output."""
@@ -119,8 +116,9 @@ class MLPChoices(Config):
         return total
 
     def _cost(self, inputs: int, width: int, skip: bool, cost: PartCost) -> float:
-        key = f"hidden {inputs} {width} {self.activation} {self.norm} {self.dropout}{' skip' if skip else ''}"
-        return cost.of(key, lambda: MLP(inputs, self.layer(width, skip=skip)), (inputs,))
+        one = self.layer(width, skip=skip)
+        key = f"hidden {inputs} {width} {one.activation} {one.norm} {one.dropout}{' skip' if skip else ''}"
+        return cost.of(key, lambda: MLP(inputs, one), (inputs,))
 
     def _after(self, prefix: str, layer: int, width: Width, probabilities: Probabilities) -> Width:
         shares = probabilities[f"{prefix}.{layer}.width"]

@@ -15,6 +15,7 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.models.build import model_dims
 from ziggurat.search.architecture.space.cost import FlopsCost, PartCost, Recorder
 from ziggurat.search.architecture.space.decision import Architecture, Decision, Probabilities, certain, chosen
+from ziggurat.search.architecture.space.own_mlp import with_own_regularisation
 from ziggurat.search.architecture.space.search_space import SpaceSettings
 from ziggurat.search.architecture.space.table_choices import FLOAT_BYTES, TableChoices, TableSpace
 from ziggurat.training.experiment import Experiment
@@ -56,6 +57,7 @@ class WholeSpace:
         self.schema = schema
         self.layout = self.experiment.layout(schema)
         self.tables = TableSpace(choices, self.experiment, self.layout)
+        settings = with_own_regularisation(settings, experiment.model)
         self.model = settings.build_checked(model_dims(self.layout, self.experiment.tasks(schema)))
         self._flops, self._latency = FlopsCost(), latency
         self._fields_flops = _flops_of_fields(self.layout)

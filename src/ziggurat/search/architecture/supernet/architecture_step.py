@@ -16,30 +16,32 @@ from ziggurat.core.batch import Batch
 from ziggurat.optim.torch_optimizers import Adam
 from ziggurat.search.architecture.config import SuperNetConfig
 from ziggurat.search.architecture.space.whole_space import CostName, WholeSpace
+from ziggurat.search.architecture.supernet.projection import Projection
 from ziggurat.search.architecture.supernet.relaxation import ARCHITECTURE, Logits
 from ziggurat.search.architecture.supernet.super_net import SuperRecommender
 from ziggurat.training.loss import weighted_loss
 
-_BETAS = (0.5, 0.999)
+_BETAS = (0.5, 0.99)
 
 
 class ArchitectureStepper:
     """Performs steps of the architecture.
 
     Loss: the mean loss of the batch under masks of Gumbel-softmax (of ``masks: hard`` rounded, with the gradient of the
-    unrounded ones), plus, for each limit, w · log(E[cost] / limit) and
-    v · max(0, log(E[cost] / limit)), with E over architectures that are drawn with the probabilities softmax(θ).
-    Weights, tables and their optimizers do not change.
+    unrounded ones), plus, for each limit, w · log(E[cost] / limit), with E over architectures that are drawn with the
+    probabilities softmax(θ). After each step θ is moved until all expected costs are within their limits. Weights,
+    tables and their optimizers do not change.
 
     Args:
         recommender: the super-net, in training mode.
         logits: θ.
         space: the space, for its costs.
         limits: the limits.
-        config: weights of the costs, and the learning rate.
+        config: the weight of the costs, and the learning rate.
 
     Attributes:
         optimizer: the optimizer of θ, and of nothing else.
+        project: moves θ until the expected costs are within the limits.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class ArchitectureStepper:
         self._limits, self._config = dict(limits), config
         names = dict(logits.parameters)
         self.optimizer = Adam(lr=config.lr, betas=_BETAS).build(names) if names else None
+        self.project = Projection(logits, space, limits)
 
     def __call__(self, batch: Batch, temperature: float, step: int) -> float:
         """Performs a step with this rank's rows; all ranks call it. Returns the mean loss of the batch of all ranks."""
@@ -62,6 +65,7 @@ class ArchitectureStepper:
             for name, parameter in self._logits.parameters.items():
                 parameter.grad = gradients[name]
             self.optimizer.step()
+            self.project()
             self.optimizer.zero_grad(set_to_none=True)
         return loss
 
@@ -101,8 +105,6 @@ class ArchitectureStepper:
         return weighted_loss(recommender.outputs, columns_BC, batch)
 
     def _cost_gradients(self, parameters: list[torch.nn.Parameter]) -> list[Tensor]:
-        if not parameters:
-            return []
         penalty = self.penalty()
         if not penalty.requires_grad:
             return [torch.zeros_like(each) for each in parameters]
@@ -113,10 +115,12 @@ class ArchitectureStepper:
         ]
 
     def penalty(self) -> Tensor:
-        """Returns the part of the objective that the expected costs make, differentiable in θ."""
-        costs = self._space.expected_costs(self._logits.probabilities())
+        """Returns the part of the objective that the expected costs make, differentiable in θ; a constant 0 if they
+        have no weight."""
         total = torch.zeros((), dtype=torch.float64)
+        if not self._config.cost_weight:
+            return total
+        costs = self._space.expected_costs(self._logits.probabilities())
         for name, limit in self._limits.items():
-            excess = torch.log(costs[name].clamp_min(1e-9)) - math.log(limit)
-            total = total + self._config.cost_weight * excess + self._config.limit_weight * excess.clamp_min(0)
+            total = total + self._config.cost_weight * (torch.log(costs[name].clamp_min(1e-9)) - math.log(limit))
         return total

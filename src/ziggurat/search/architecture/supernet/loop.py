@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
+from ziggurat.search.architecture.clock import Clock
 from ziggurat.search.architecture.config import SuperNetConfig
 from ziggurat.search.architecture.space.decision import Masks, hard_masks
 from ziggurat.search.architecture.space.whole_space import CostName, WholeSpace
@@ -38,6 +38,8 @@ from ziggurat.training.step import Stepper, StepWork
 POINTS = 100
 """Points of the history of a search, at most."""
 _LOSSES = "weights", "architecture"
+_LEAST_HELD_BATCH = 32
+"""Rows of a step of the architecture, if batches of weights have as many and the config says nothing."""
 
 
 class SuperNetTrainer:
@@ -54,6 +56,8 @@ class SuperNetTrainer:
         seed: the seed of masks and of the division of the rows.
         settings: a digest of everything that decides the search.
         progress: where to show progress.
+        own_passes: passes that the config as it is was trained for; default: ``training.epochs``. The super-net trains
+            as many, unless its own config says how many.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class SuperNetTrainer:
         seed: int,
         settings: str,
         progress: Progress,
+        own_passes: int | None = None,
     ) -> None:
         self.recommender, self.space, self.config = recommender, space, config
         self.device, self.progress = device, progress
@@ -79,6 +84,7 @@ class SuperNetTrainer:
         slots = shared_slots(space.experiment.parallel, world, device)
         self._step = Stepper(recommender, self.optimizer, space.experiment.embeddings.l2, training.clip_norm, slots)
         self.architecture = ArchitectureStepper(recommender, self.logits, space, limits, config)
+        self.architecture.project()  # so that what the warm-up draws is near the limits, too
 
         def loader(held_out: bool) -> Loader:
             part = RowPart(dataset.split("train"), config.held_out, held_out, seed)
@@ -88,8 +94,9 @@ class SuperNetTrainer:
                     f"{part.rows:,} for {'the architecture' if held_out else 'the weights'}",
                     "give more data, or another share",
                 )
+            rows = self._rows_of_held_batch(world.size) if held_out else training.batch_size
             return Loader(
-                part, dataset.schema, min(training.batch_size, part.rows), shuffle=True,
+                part, dataset.schema, min(rows, part.rows), shuffle=True,
                 seed=training.seed + held_out, prefetch=0, rank=world.rank, world_size=world.size,
             )  # fmt: skip
 
@@ -97,7 +104,7 @@ class SuperNetTrainer:
         self.steps_per_epoch = self._weights.steps_per_epoch
         most = training.max_steps if config.epochs is None and training.max_steps is not None else math.inf
         self.warmup_steps = int(min(config.warmup_epochs * self.steps_per_epoch, most))
-        passes = (config.epochs or training.epochs) * self.steps_per_epoch
+        passes = (config.epochs or own_passes or training.epochs) * self.steps_per_epoch
         self.total_steps = self.warmup_steps + int(min(passes, most))
         self._saving = SearchSaving(
             folder, recommender, self.optimizer, self.logits, self.architecture.optimizer,
@@ -126,7 +133,7 @@ class SuperNetTrainer:
         """
         self.recommender.train()
         self.progress.start("super-net", self.total_steps, "steps")
-        started, before = time.monotonic(), self.at.seconds
+        clock, before = Clock(), self.at.spent
         stopping = False
         with self._saving.open():
             while not (self.finished or stopping or self._is_reached(stop_after)):
@@ -134,7 +141,7 @@ class SuperNetTrainer:
                     stopping = self.weights_step(batch, cursor, stop.signal is not None)
                     for held in self._due_batches():
                         self.architecture_step(held)
-                    self.at.seconds = before + time.monotonic() - started
+                    self.at.spent = before + clock.spent()
                     self._after_step()
                     if stopping or self.finished or self._is_reached(stop_after):
                         break
@@ -188,9 +195,25 @@ class SuperNetTrainer:
             self._held_stream = self._held_batches()
         return itertools.islice(self._held_stream, max(0, due))
 
+    def _rows_of_held_batch(self, ranks: int) -> int:
+        """Returns the rows of a step of the architecture on all ranks together.
+
+        Raises:
+            ConfigError: they are fewer than the ranks.
+        """
+        given, whole = self.config.held_out_batch, self._training.batch_size
+        if given is None:
+            return max(ranks, whole // 4, min(whole, _LEAST_HELD_BATCH))
+        if given < ranks:
+            raise ConfigError(
+                f"supernet.held_out_batch: received {given}, which {ranks} ranks cannot share", f"give at least {ranks}"
+            )
+        return given
+
     def _held_batches(self) -> Iterator[Batch]:
         epoch, step = divmod(self.at.architecture_steps, self._held.steps_per_epoch)
-        position = Cursor(epoch, step * min(self._training.batch_size, self._held.rows))
+        rows = min(self._rows_of_held_batch(self._ranks), self._held.rows)
+        position = Cursor(epoch, step * rows)
         while True:
             for batch, cursor in self._held.epoch(position):
                 yield batch
@@ -198,8 +221,8 @@ class SuperNetTrainer:
             position = Cursor(position.epoch, 0)
 
     def _temperature(self) -> float:
-        epoch = max(0, self.at.step - self.warmup_steps) / self.steps_per_epoch
-        return temperature(self.config.temperature, self.config.cooling, epoch)
+        done = max(0, self.at.step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
+        return temperature(self.config.temperature, self.config.last_temperature, done)
 
     def _after_step(self) -> None:
         every = max(1, self.total_steps // POINTS)

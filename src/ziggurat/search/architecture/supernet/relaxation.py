@@ -37,10 +37,15 @@ class Logits:
             each.name: torch.nn.Parameter(torch.zeros(len(each.choices))) for each in decisions if each.is_open
         }
 
-    def probabilities(self) -> dict[str, Tensor]:
-        """Returns softmax(θ) of every decision, float64, differentiable in θ."""
+    def probabilities(self, values: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Returns softmax(θ) of every decision, float64, differentiable in θ.
+
+        Args:
+            values: other logits of the open decisions in place of θ.
+        """
+        logits = self.parameters if values is None else values
         return {
-            each.name: torch.softmax(self.parameters[each.name].double(), 0)
+            each.name: torch.softmax(logits[each.name].double(), 0)
             if each.is_open
             else torch.ones(1, dtype=torch.float64)
             for each in self.decisions
@@ -99,9 +104,18 @@ def detached(masks: Mapping[str, Mask]) -> dict[str, Mask]:
     return {name: Mask(mask.shares.detach(), mask.hard) for name, mask in masks.items()}
 
 
-def temperature(start: float, rate: float, epoch: float) -> float:
-    """Returns τ = τ₀ · e^(−r · epoch)."""
-    return start * math.exp(-rate * epoch)
+def temperature(first: float, last: float, done: float) -> float:
+    """Returns τ = τ₀ · e^(−r · done) with the rate r = log(τ₀ / τ₁), which is τ₁ at the end of any number of steps.
+
+    The exponential schedule is that of arXiv 2110.14812. Its rate by epochs would make τ, and with it the gradient of
+    θ, vanish in a long training.
+
+    Args:
+        first: τ₀.
+        last: τ₁.
+        done: the share of the training after the warm-up that is done, 0 to 1.
+    """
+    return first * (last / first) ** done
 
 
 def _gumbel(generator: np.random.Generator, count: int) -> Tensor:

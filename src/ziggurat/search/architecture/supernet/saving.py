@@ -19,6 +19,7 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.sealed import declared
 from ziggurat.core.untrusted import Damage
 from ziggurat.parallel.agreement import on_first_rank
+from ziggurat.search.architecture.clock import Spent
 from ziggurat.search.architecture.supernet.relaxation import Logits
 from ziggurat.search.architecture.supernet.super_net import SuperRecommender
 from ziggurat.training.recommender_state import dense_state, optimizer_slices, restore_optimizer, resume, table_shapes
@@ -56,7 +57,8 @@ class SearchState:
         architecture_steps: steps of the architecture done.
         epoch: passes over the rows that train weights.
         rows: rows of the present pass that are done.
-        seconds: wall-clock of training so far, of all calls.
+        seconds: wall-clock of opening and training so far, of all calls.
+        cpu_seconds: processor seconds of the same.
         history: a point at each interval.
         losses: of weights and architecture: the sum, and the weight that it is of, since the last point.
     """
@@ -68,6 +70,15 @@ class SearchState:
     seconds: float = 0.0
     history: list[HistoryPoint] = field(default_factory=list[HistoryPoint])
     losses: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    cpu_seconds: float = 0.0
+
+    @property
+    def spent(self) -> Spent:
+        return Spent(self.seconds, self.cpu_seconds)
+
+    @spent.setter
+    def spent(self, value: Spent) -> None:
+        self.seconds, self.cpu_seconds = value.seconds, value.cpu_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,7 @@ class _Saved:
     history: list[HistoryPoint]
     settings: str
     losses: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    cpu_seconds: float = 0.0
 
 
 class SearchSaving:
@@ -138,6 +150,7 @@ class SearchSaving:
             "epoch": at.epoch,
             "rows": at.rows,
             "seconds": at.seconds,
+            "cpu_seconds": at.cpu_seconds,
             "history": [_plain(each) for each in at.history],
             "settings": self._settings,
             "losses": {name: list(each) for name, each in at.losses.items()},
@@ -175,7 +188,7 @@ class SearchSaving:
         self._saved = saved.step
         return SearchState(
             saved.step, saved.architecture_steps, saved.epoch, saved.rows, saved.seconds, list(saved.history),
-            dict(saved.losses),
+            dict(saved.losses), saved.cpu_seconds,
         )  # fmt: skip
 
     def finish(self) -> None:
