@@ -277,3 +277,19 @@ def test_a_dry_run_counts_every_part(make_experiment: MakeExperiment) -> None:
     held = round(0.2 * rows)
     passes, epochs = math.ceil((rows - held) / size), 2
     assert predicted.steps == (3 * passes, epochs * math.ceil(held / max(size // 4, 32)))
+
+
+def test_vectors_of_all_widths_are_alike_at_the_beginning(open_trainer: OpenTrainer) -> None:
+    """A narrow vector begins as the wide one, truncated and padded with zeros: with other maps, each draw of widths
+    would compare two columns in another way, and nothing that multiplies them would be learnt."""
+    with open_trainer(Path("net")) as trainer:
+        tables, space = trainer.recommender.net.tables, trainer.space.tables
+        emb_BED = torch.randn(3, trainer.recommender.net.dims.features, 8)
+        found: list[torch.Tensor] = []
+        for dim in (0, 1):
+            choices = {each.name: dim if each.name.endswith(".dim") else 0 for each in space.decisions}
+            fields_BFD = tables(emb_BED, hard_masks(space.decisions, choices))
+            found.append(fields_BFD[:, tables.places])
+        narrow_BFD, wide_BFD = found
+        torch.testing.assert_close(narrow_BFD[..., :4], wide_BFD[..., :4])
+        assert not narrow_BFD[..., 4:].any()

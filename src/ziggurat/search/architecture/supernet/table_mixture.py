@@ -21,7 +21,8 @@ class TableMixture(nn.Module):
     A field is Σ_c share_c · (the vector from the table with the c-th share of the rows), truncated to the first
     numbers: number j has the share of the widths above j. What is narrower than D is padded with zeros, and projected
     by the first columns of one matrix for each table; what has the width D is taken as it is. By linearity that is the
-    mixture of the projections.
+    mixture of the projections. The matrix begins as the identity: with another one for each table, each draw of widths
+    would compare the vectors of two columns in another way, and products of columns would average out.
 
     Args:
         space: the decisions of the tables.
@@ -37,6 +38,9 @@ class TableMixture(nn.Module):
         self.projections = nn.ModuleList(
             nn.Linear(self.narrow, self.width, bias=False) for _ in (self.tables if narrow else ())
         )
+        for each in self.projections:
+            assert isinstance(each, nn.Linear)
+            nn.init.eye_(each.weight)
         names = list(extended.fields)
         self.direct = len(extended.fields) == len(layout.fields) and not narrow
         searched = {feature: number for number, table in enumerate(self.tables) for feature in table.features}
