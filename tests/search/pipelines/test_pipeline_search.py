@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -208,6 +210,33 @@ def test_a_process_that_is_killed_is_named() -> None:
         os.kill(child.pid, signal.SIGKILL)
         with pytest.raises(EnvironmentMismatch, match="a process that evaluates pipelines was killed"):
             list(results)
+
+
+def test_a_process_that_is_killed_while_it_sends_a_result_holds_up_nothing() -> None:
+    ended: list[str] = []
+
+    def search() -> None:
+        with pytest.raises(EnvironmentMismatch) as raised, Workers(TABLE, TASK, 0, 2) as workers:
+            pool = workers._pool
+            assert pool is not None
+            pool._result_queue._wlock.acquire()  # as the killed process would hold it
+            known = set(multiprocessing.active_children())
+            asked = [(standard(TABLE).pipelines, repeat) for repeat in range(40)]
+            results = workers.results(asked, lambda: bool(kill(known)))
+            list(results)
+        ended.append(str(raised.value))
+
+    def kill(known: set[Any]) -> None:
+        own = [each for each in multiprocessing.active_children() if each not in known]
+        if len(own) == 2:
+            time.sleep(5)  # by then the other one waits for the lock
+            own[0].kill()
+
+    thread = threading.Thread(target=search, daemon=True)
+    thread.start()
+    thread.join(120)
+    assert ended, "the search waits for a process that waits for the lock of the killed one"
+    assert "was killed" in ended[0]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

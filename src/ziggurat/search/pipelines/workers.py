@@ -49,6 +49,7 @@ class Workers:
     def __init__(self, table: Table, task: LogisticRegressionTask | MLPTask, seed: int, jobs: int) -> None:
         self._own = Evaluator(table, task, seed) if jobs == 1 else None
         self._pool = None
+        self._is_broken = False
         if jobs > 1:
             self._pool = ProcessPoolExecutor(
                 jobs, get_context("spawn"), initializer=_begin, initargs=(table, task, seed, os.getpid())
@@ -58,8 +59,13 @@ class Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._pool is None:
+            return
+        if self._is_broken:
+            # A process that was killed while it sent a result holds the lock of all others, which ignore SIGTERM.
+            for process in list((self._pool._processes or {}).values()):  # pyright: ignore[reportPrivateUsage]
+                process.kill()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def results(
         self, asked: Sequence[tuple[Assignment, int]], stopped: Callable[[], bool]
@@ -87,6 +93,7 @@ class Workers:
                 try:
                     result = future.result()
                 except BrokenProcessPool:
+                    self._is_broken = True
                     if stopped():
                         return
                     raise EnvironmentMismatch(
