@@ -48,7 +48,7 @@ class SuperNetConfig(Config):
     """The training of the super-net."""
 
     warmup_epochs: Annotated[int, Field(ge=0)] = 1
-    """Passes that train weights alone, with all choices equally likely."""
+    """Passes that train weights alone. All choices are equally likely, but for what the limits make less likely."""
 
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Passes that train weights and architecture in turn; default: as many as the config as it is was trained before

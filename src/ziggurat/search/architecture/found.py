@@ -49,6 +49,11 @@ class FoundArchitectures:
     supernet: Spent = NOTHING
 
     @property
+    def own(self) -> ArchitectureTrial | None:
+        """Trial 0, the config as it is, which is trained first; None before that has begun."""
+        return self.trials[0] if self.trials else None
+
+    @property
     def search(self) -> Spent:
         """What the whole search took: the super-net, if there is one, and all trials but the config as it is."""
         return sum((each.spent for each in self.trials if each.number), self.supernet)
@@ -56,13 +61,15 @@ class FoundArchitectures:
     @property
     def trainings(self) -> float | None:
         """The search's processor time in trainings of the config as it is; None before that is trained."""
-        first = next((each for each in self.trials if each.number == 0 and each.state == "complete"), None)
-        return None if first is None or not first.cpu_seconds else self.search.cpu_seconds / first.cpu_seconds
+        own = self.own
+        if own is None or own.state != "complete" or not own.cpu_seconds:
+            return None
+        return self.search.cpu_seconds / own.cpu_seconds
 
     @property
     def keeps_config(self) -> str:
         """Says that no architecture validates better than the config as it is; empty if one does, or none is known."""
-        best, own = self.best, next((each for each in self.trials if each.number == 0), None)
+        best, own = self.best, self.own
         if best is None or best.value is None or own is None or own.value is None:
             return ""
         if best.value > own.value if self.higher_is_better else best.value < own.value:

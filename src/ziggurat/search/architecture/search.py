@@ -248,7 +248,7 @@ class _Search:
     def _own_passes(self) -> int:
         """Returns the passes over the training rows that trial 0 made before it stopped, at least 1."""
         per_pass = math.ceil(self.dataset.split("train").rows / self.experiment.training.batch_size)
-        return max(1, math.ceil(self.trials[0].steps / max(1, per_pass)))
+        return max(1, math.ceil(self.trials[0].steps / per_pass))
 
     def _super_net(self, stop_after: int | None) -> bool:
         drawn = self._drawn(stop_after)

@@ -86,6 +86,8 @@ class SuperNetTrainer:
         self.architecture = ArchitectureStepper(recommender, self.logits, space, limits, config)
         self.architecture.project()  # so that what the warm-up draws is near the limits, too
 
+        self._held_batch = self._rows_of_held_batch(world.size)
+
         def loader(held_out: bool) -> Loader:
             part = RowPart(dataset.split("train"), config.held_out, held_out, seed)
             if part.rows < max(1, world.size):
@@ -94,7 +96,7 @@ class SuperNetTrainer:
                     f"{part.rows:,} for {'the architecture' if held_out else 'the weights'}",
                     "give more data, or another share",
                 )
-            rows = self._rows_of_held_batch(world.size) if held_out else training.batch_size
+            rows = self._held_batch if held_out else training.batch_size
             return Loader(
                 part, dataset.schema, min(rows, part.rows), shuffle=True,
                 seed=training.seed + held_out, prefetch=0, rank=world.rank, world_size=world.size,
@@ -212,8 +214,7 @@ class SuperNetTrainer:
 
     def _held_batches(self) -> Iterator[Batch]:
         epoch, step = divmod(self.at.architecture_steps, self._held.steps_per_epoch)
-        rows = min(self._rows_of_held_batch(self._ranks), self._held.rows)
-        position = Cursor(epoch, step * rows)
+        position = Cursor(epoch, step * min(self._held_batch, self._held.rows))
         while True:
             for batch, cursor in self._held.epoch(position):
                 yield batch
