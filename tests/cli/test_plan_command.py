@@ -227,6 +227,12 @@ def test_misuse_is_explained(config: Path, tmp_path: Path) -> None:
         assert CliRunner().invoke(app, ["plan", str(config), option, "0"]).exit_code == 2
 
 
+def test_a_place_that_cannot_be_written_is_told_before_planning(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ziggurat.training.api.plan", lambda *_, **__: pytest.fail("planned"))
+    with pytest.raises(DataError, match=r"small\.yaml"):
+        run(config, "--out", config / "plan.json")
+
+
 def test_more_devices_than_rows_of_a_batch_are_refused_as_in_training(config: Path) -> None:
     output = r"training\.batch_size=4: a batch is shared by 8 ranks, some would have no row\n  hint: .*batch_size=8 or"
     with pytest.raises(ConfigError, match=output):

@@ -80,6 +80,9 @@ def test_misuse_is_explained(make_experiment: MakeExperiment, tmp_path: Path) ->
         run("--compare", "one", "--out", tmp_path)
     with pytest.raises(RunFolderError, match=r"small\.yaml: is a file\n  hint: name the folder of a trained sweep"):
         run("--compare", config)
+    with pytest.raises(DataError, match=r"small\.yaml"):
+        run(config, "--run", "never", "--out", config / "scale.html")
+    assert not Path("never").exists()
 
 
 def test_a_diverged_size_is_reported_and_a_sweep_is_compared_only_once(

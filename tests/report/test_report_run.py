@@ -10,6 +10,7 @@ import pytest
 
 from tests.training.conftest import MakeExperiment
 from tests.training.conftest import make_experiment as make_experiment
+from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Silent
 from ziggurat.report.baselines import compare
 from ziggurat.report.gather import report_run
@@ -122,3 +123,10 @@ def test_labels_that_are_numbers_have_metrics_and_baselines_of_their_kind(make_e
     for (label, _), values in figures.items():
         assert ("auc" in values) == (label == "click")
         assert ("rmse" in values) == (label != "click")
+
+
+def test_a_place_that_cannot_be_written_is_told_before_evaluating(run: Path) -> None:
+    progress = RecordingProgress()
+    with pytest.raises(DataError, match=r"config\.yaml"):
+        report_run(run, run / "config.yaml" / "report.html", progress=progress)
+    assert progress.started == []

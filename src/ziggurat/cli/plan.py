@@ -112,7 +112,7 @@ def command(
         propose_encoders(_experiment(config, overrides or [], data, planner), compress, prepared, as_json=as_json)
         return
     from ziggurat.cli.progress import console_progress
-    from ziggurat.core.files import write_json
+    from ziggurat.core.files import make_folder_of, write_json
     from ziggurat.planning.autoshard.learned import learned_costs
     from ziggurat.planning.comparison import Comparison
     from ziggurat.report.plan.page import write_plan
@@ -122,6 +122,8 @@ def command(
     writes = out is not None or not as_json
     page = _page_path(config, target, writes)
     experiment = _experiment(config, overrides or [], data, planner)
+    if writes:
+        make_folder_of(target)
     with console_progress() as progress:
         if train:
             folder = api.train_planner(experiment, progress)
@@ -165,7 +167,7 @@ def _plan_serving(
 ) -> None:
     """Plans where the tables of an export are while it is served."""
     from ziggurat.core.errors import ConfigError
-    from ziggurat.core.files import check_file_target
+    from ziggurat.core.files import make_folder_of
     from ziggurat.report.plan.serving import load, write_page
     from ziggurat.serving.artefact.manifest import TABLES, Manifest
     from ziggurat.serving.tables.serving_plan import TableMemory, plan_tables
@@ -175,12 +177,13 @@ def _plan_serving(
         raise ConfigError(f"--serving {export}: --memory is missing", "give the memory for tables: --memory 2GB")
     page = Path("serving.html") if out is None else out
     writes = out is not None or not as_json
-    if writes:
-        check_file_target(page)
     options = TableMemory(
         bytes_of("--memory", memory), candidates, bytes_of("--pooled-cache", pooled_cache), dequantise=dequantise
     )
-    plan = plan_tables(export, Manifest.read(export), options)
+    manifest = Manifest.read(export)
+    if writes:
+        make_folder_of(page)
+    plan = plan_tables(export, manifest, options)
     on_disk = [each for each in plan.tables if each.is_on_disk]
     disk, remarks = None, list[str]()
     if qps is not None and on_disk:

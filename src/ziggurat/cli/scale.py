@@ -51,12 +51,12 @@ def command(
       ziggurat scale --compare runs/wukong runs/dlrm -o both.html
     """
     from ziggurat.core.errors import ConfigError
-    from ziggurat.core.files import check_file_target
+    from ziggurat.core.files import make_folder_of
     from ziggurat.training.scaling.result import ScaleResult
 
     if compare:
         path = out or Path("scale.html")
-        check_file_target(path)
+        make_folder_of(path)
         _draw(path, [ScaleResult.load(folder) for folder in inputs], inputs)
         return
     if len(inputs) > 1:
@@ -66,9 +66,9 @@ def command(
     from ziggurat.training.experiment import load_experiment
     from ziggurat.training.scaling.sweep import scale
 
-    if out is not None:
-        check_file_target(out)
     experiment = load_experiment(inputs[0], overrides or [], data)
+    if out is not None:
+        make_folder_of(out)
     with console_progress() as progress:
         scaled = scale(
             experiment, run, sizes=sizes, seeds=seeds, split=split.value, sizes_file=sizes_file, prepared=prepared,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ziggurat.core.errors import RunFolderError
-from ziggurat.core.files import check_file_target
+from ziggurat.core.files import make_folder_of
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import DatasetStatistics
@@ -85,8 +85,8 @@ def report_run(
     progress = progress or Silent()
     opened = run if isinstance(run, Run) else open_run(run)
     path = opened.folder / "report.html" if out is None else Path(out)
-    check_file_target(path)
     step = opened.checkpoints.resolve(checkpoint)
+    make_folder_of(path)
     dataset = opened.dataset(prepared)
     measured: dict[Split, MetricSet] = {
         split: evaluate(opened, split, str(step), progress, prepared=prepared)
