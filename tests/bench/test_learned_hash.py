@@ -22,6 +22,7 @@ from bench.quality.compression.logs import LOGS, generated
 from bench.quality.compression.trial import run
 from bench.quality.learned_hash import half_width, left_out
 from ziggurat.core.config import Config, parse_config
+from ziggurat.features.encoders.compressed.learned_hash import MIN_COUNT
 from ziggurat.features.encoders.encoder import ValueCounts
 from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.encoders.round_trip import made_up_vectors
@@ -34,12 +35,14 @@ class _Section(Config):
     encoder: EncoderConfig
 
 
+@pytest.mark.parametrize("common", [1, 10], ids=["most values are rare", "none is rare"])
 @pytest.mark.parametrize("ratio", [2, 10, 50])
 @pytest.mark.parametrize("contestant", CONTESTANTS, ids=lambda each: each.name)
-def test_a_contestant_uses_its_bytes(contestant: Contestant, ratio: int) -> None:
-    budget = Budget(VALUES, 16, 64 * VALUES / ratio, 3)
+def test_a_contestant_uses_its_bytes(contestant: Contestant, ratio: int, common: int) -> None:
+    counted = VALUES // (1 + np.arange(VALUES)) + common
+    budget = Budget(VALUES, int(np.count_nonzero(counted >= MIN_COUNT)), 16, 64 * VALUES / ratio, 3)
     config = parse_config(_Section, {"encoder": contestant.section(budget)}).encoder
-    counts = ValueCounts(pa.array(np.arange(VALUES)), VALUES // (1 + np.arange(VALUES)) + 1)
+    counts = ValueCounts(pa.array(np.arange(VALUES)), counted)
     if config.proxy is not None:
         encoder: Any = config.fit_with_proxy(counts, made_up_vectors(counts.values, config.proxy.dim))[0]
     else:
@@ -56,7 +59,7 @@ def test_mixed_dimensions_are_a_field_of_two_tables() -> None:
         "embeddings": {"dim": 16},
         "model": {"name": "fm"},
     }
-    budget = Budget(1000, 16, 6400, 0)
+    budget = Budget(1000, 500, 16, 6400, 0)
     experiment = parse_config(Experiment, with_mixed_dimensions(values, {"item": budget}))
     experiment.check()
     assert [feature.name for feature in experiment.features] == ["user", "item", "item rare"]
@@ -76,7 +79,7 @@ def test_half_of_an_interval() -> None:
 
 def test_what_is_left_out_of_the_grid_is_told() -> None:
     (note,) = left_out()
-    assert note.endswith("generated at 2x, 5x; generated with more than 3 of 5 seeds")
+    assert note.endswith("census at 50x; generated at 2x, 5x; generated with more than 3 of 5 seeds")
 
 
 def test_rows_of_two_codes_are_pooled_as_others_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

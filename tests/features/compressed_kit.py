@@ -20,5 +20,5 @@ def planted(count: int, kind: str = "integer", seed: int = 0) -> tuple[ValueCoun
     kinds = numbers % KINDS
     centres = np.random.default_rng(9).standard_normal((KINDS, 4)) * 5
     vectors = (centres[kinds] + random.standard_normal((count, 4)) * 0.05).astype(np.float32)
-    counts = (1000 / (1 + np.argsort(np.argsort(numbers)))).astype(np.int64) + 1
+    counts = 10 * ((1000 / (1 + np.argsort(np.argsort(numbers)))).astype(np.int64) + 1)
     return ValueCounts(values, counts), ProxyVectors(vectors), kinds

@@ -111,7 +111,7 @@ def test_values_that_a_map_has_no_place_for_are_counted_as_lost(kind: str) -> No
 
 
 def test_a_frequent_value_that_moves_counts_by_its_look_ups() -> None:
-    config = LearnedHashConfig(rows=2 + KINDS)
+    config = LearnedHashConfig(rows=2 + KINDS, min_count=1)
     counts, proxy = _some(list(range(100)), "integer", [11] + [1] * 99)
     first, _ = config.fit_with_proxy(counts, proxy)
     moved = proxy.vectors_ND.copy()

@@ -396,3 +396,27 @@ def test_several_rows_a_value_are_bags_and_are_counted(log: Path, codes: int) ->
     lengths = [len(each) for each in dataset.split("train").read(0).column("user").to_pylist()]
     assert sorted(set(lengths)) == [1, 2]
     assert lengths.count(1) == counts[1]
+
+
+@pytest.mark.parametrize("form", ["plain", "compact"])
+@pytest.mark.parametrize("more", [{}, {"name": "clustered_codes", "compose": "residual"}], ids=["one row", "two rows"])
+def test_rows_of_rare_values_do_not_tell_their_labels(tmp_path: Path, more: dict[str, Any], form: str) -> None:
+    """A value of one row has a vector that says that row's label: clusters of these would hold one label each."""
+    draw = np.random.default_rng(0)
+    users, clicks = draw.integers(0, 3000, 4000), (draw.random(4000) < 0.3).astype(int)
+    items = [f"i{each}" for each in draw.integers(0, 5, 4000)]
+    write_csv(
+        tmp_path / "log.csv",
+        {"user": users.tolist(), "item": items, "price": draw.random(4000).tolist(), "click": clicks.tolist()},
+    )
+    explained = dict[int, float]()
+    for least in (1, 10):
+        encoder = {**LEARNED, **more, "rows": 400, "map": form, "min_count": least}
+        folder = _prepared(tmp_path, f"data{least}", _experiment(tmp_path, encoder))
+        rows = (
+            SavedTransform.open(folder / "encoders").encoder("user").transform(pa.array(users)).reshape(4000, -1)[:, 0]
+        )
+        rates = np.bincount(rows, clicks) / np.maximum(1, np.bincount(rows))
+        explained[least] = float(np.var(rates[rows]) / np.var(clicks))
+    assert explained[1] > 0.3  # this log would show it
+    assert explained[10] < 0.05

@@ -28,7 +28,10 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     columns = log_columns()
-    columns["user"] = [f"u{each}" for each in np.random.default_rng(0).integers(0, 600, len(columns["item"]))]
+    drawn = (
+        600 * np.random.default_rng(0).random(len(columns["item"])) ** 2
+    )  # some often enough to learn their likeness
+    columns["user"] = [f"u{int(each)}" for each in drawn]
     write_log(tmp_path / "log.parquet", columns)
     return make_experiment(tmp_path, PLAIN, embeddings__dim=16)
 
@@ -63,9 +66,13 @@ def test_the_command_prints_lines_for_the_config(experiment: Experiment, tmp_pat
     assert "A compact map cannot be continued with `keep`" in printed
     most = CliRunner().invoke(app, ["plan", "exp.yaml", "--compress", "500"])
     assert "500 times were asked for" in most.output
-    assert "A compact map" not in most.output
     found = CliRunner().invoke(app, ["plan", "exp.yaml", "--compress", "500", "--json"])
-    assert [each["encoder"]["name"] for each in json.loads(found.stdout)["tables"]] == ["hash", "hash"]
+    assert [each["encoder"]["name"] for each in json.loads(found.stdout)["tables"]] == ["hash", "learned_hash"]
+    rarely = [*range(len(log_columns()["item"]))]
+    write_log(tmp_path / "log.parquet", {**log_columns(), "user": [f"u{each}" for each in rarely], "item": rarely})
+    rare = CliRunner().invoke(app, ["plan", "exp.yaml", "--compress", "4"])
+    assert "weights and maps:" in rare.output
+    assert "A compact map" not in rare.output
 
 
 def test_look_ups_and_bytes_of_maps_are_counted(experiment: Experiment, tmp_path: Path) -> None:
@@ -100,7 +107,18 @@ def test_tables_of_two_rows_a_value_are_made_smaller_too(experiment: Experiment,
     assert found.bytes_before / found.bytes == pytest.approx(10, rel=0.05)
     proposed = {each.table: each.encoder for each in found.tables}
     assert proposed["user"] is not None
-    assert proposed["user"]["name"] == "learned_hash"
+    assert proposed["user"]["name"] in {"learned_hash", "frequency_hash"}
+
+
+def test_values_that_occur_rarely_are_hashed(experiment: Experiment, tmp_path: Path) -> None:
+    """A proxy knows the labels of such values, not what they are like."""
+    columns = log_columns()
+    columns["user"] = [f"u{each}" for each in np.random.default_rng(0).integers(0, 600, len(columns["item"]))]
+    write_log(tmp_path / "log.parquet", columns)
+    user, _ = api.propose_compression(experiment, 4, tmp_path / "data").tables
+    assert user.encoder is not None
+    assert user.encoder["name"] in {"hash", "frequency_hash"}
+    assert user.why.endswith("occur too rarely to learn what they are like")
 
 
 def test_tables_that_are_left_as_they_are_may_leave_nothing(experiment: Experiment, tmp_path: Path) -> None:

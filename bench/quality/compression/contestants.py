@@ -24,12 +24,14 @@ class Budget:
 
     Attributes:
         values: distinct values of the table in training rows.
+        often: those of them that have a place in a map by default, as they occur often enough.
         dim: numbers a row.
         bytes: bytes of weights and map.
         seed: seed of hash, proxy and clusters.
     """
 
     values: int
+    often: int
     dim: int
     bytes: float
     seed: int
@@ -94,14 +96,20 @@ def _learned(name: str, bits: range, codes: int, checks: int, **more: Any) -> Ca
         room = MAP_SHARE * budget.bytes
         shared = max(2, budget.bytes / budget.width / codes)
         useful = [each for each in bits if 2**each < 2 * shared] or bits[:1]
-        chosen = next((each for each in reversed(useful) if map_bytes(budget.values, each) <= room), bits[0])
-        mapped = int(min(budget.values, ((room - GUARD_BYTES) * 8 / (chosen * codes + checks) - SPARE_SLOTS) / SLOTS))
-        mapped = max(1, mapped)
-        rest = budget.bytes - map_bytes(mapped, chosen)
-        rows = max(6, int(rest / (budget.width + PRIVATE_SHARE * KEY_BYTES)))
+        rows = private = mapped = chosen = 0
+        for _ in range(3):  # the more private rows, the fewer values in the map
+            often = max(1, budget.often - private)
+            chosen = next((each for each in reversed(useful) if map_bytes(often, each) <= room), bits[0])
+            fitting = int(((room - GUARD_BYTES) * 8 / (chosen * codes + checks) - SPARE_SLOTS) / SLOTS)
+            mapped = max(1, min(often, fitting))
+            rest = budget.bytes - map_bytes(mapped, chosen)
+            rows = max(6, int(rest / (budget.width + PRIVATE_SHARE * KEY_BYTES)))
+            private = min(int(rows * PRIVATE_SHARE), rows - 5)
+        # Two values or more share a row of the map's; the other rows are for values that occur too rarely to be in it.
+        unseen = max(1, rows - 1 - private - max(2 * codes, codes * mapped // 2))
         settings = {"map": "compact", "code_bits": chosen, "check_bits": checks, "mapped_values": mapped}
-        private = min(int(rows * PRIVATE_SHARE), rows - 5)
-        return {"name": name, "rows": rows, "private_rows": private, "seed": budget.seed, **settings, **more}
+        divided = {"rows": rows, "private_rows": private, "unseen_rows": unseen}
+        return {"name": name, **divided, "seed": budget.seed, **settings, **more}
 
     return section
 

@@ -70,9 +70,9 @@ def _row_s(run: Run, rows: int, batch_size: int) -> float:
     return seconds / max(1, seen)
 
 
-def known_values(dataset: Dataset, table: str) -> int:
-    """Returns how many rows of a table of a vocabulary are used in training."""
-    return int(np.count_nonzero(dataset.statistics().tables[table].accesses))
+def known_values(dataset: Dataset, table: str, least: int = 1) -> int:
+    """Returns how many rows of a table of a vocabulary are used in training ``least`` times or more."""
+    return int(np.count_nonzero(dataset.statistics().tables[table].accesses >= least))
 
 
 def _of(figures: dict[str, Any], label: str) -> dict[str, float]:

@@ -26,7 +26,7 @@ from ziggurat.data.encoded.manifest import ENCODERS
 from ziggurat.embeddings.layout import Layout
 from ziggurat.features.config import FeatureConfig
 from ziggurat.features.encoders.compressed.clusters import shared_out
-from ziggurat.features.encoders.compressed.learned_hash import LearnedHashConfig
+from ziggurat.features.encoders.compressed.learned_hash import MIN_COUNT, LearnedHashConfig
 from ziggurat.features.encoders.compressed.static_function import StaticFunction
 from ziggurat.features.encoders.encoder import EncoderSettings
 from ziggurat.features.encoders.files import encoder_file_names
@@ -214,25 +214,39 @@ def _proposal(
         return made(None, _why_kept(name, encoders), before, map_before)
     if budget >= before * width + map_before:
         return made(None, "its budget holds it whole", before, map_before)
-    known = int(np.count_nonzero(accesses))
-    mapped = min(known, int(_MAP_SHARE * budget / _COMPACT_BYTES))
-    in_map = StaticFunction.bytes_of(mapped, _COMPACT_BITS)
+    known, often = (int(np.count_nonzero(accesses >= least)) for least in (1, MIN_COUNT))
+    mapped = min(often, int(_MAP_SHARE * budget / _COMPACT_BYTES))
+    rows, private = _rows_within(budget, width, StaticFunction.bytes_of(mapped, _COMPACT_BITS), accesses)
+    if rows < _LEAST_ROWS:
+        rows = max(2, budget // width)
+        return made({"name": "hash", "rows": rows}, "no bytes for a map", rows, 0)
+    mapped = min(mapped, often - private)
+    if mapped < 2:
+        rows, private = _rows_within(budget, width, 0, accesses)
+        why = f"{private:,} rows of the most used values; the others occur too rarely to learn what they are like"
+        if not private:
+            return made({"name": "hash", "rows": rows}, "values occur too rarely to learn what they are like", rows, 0)
+        hashed = {"name": "frequency_hash", "rows": rows, "private_rows": private}
+        return made(hashed, why, rows, private * _PRIVATE_BYTES)
+    shared = rows - 1 - private
+    unseen = max(1, shared - max(1, mapped // 2))
+    # More values than rows are used may occur: those of hashed tables, and rare ones without a row of their own.
+    section: dict[str, Any] = {"name": "learned_hash", "rows": rows, "private_rows": private, "unseen_rows": unseen}
+    section |= {"map": "compact", "mapped_values": mapped}
+    why = f"{private:,} rows of the most used values, {shared - unseen:,} shared by likeness"
+    if mapped < known - private:
+        why += f"; {known - private - mapped:,} rare values by hash"
+    return made(section, why, rows, StaticFunction.bytes_of(mapped, _COMPACT_BITS) + private * _PRIVATE_BYTES)
+
+
+def _rows_within(budget: int, width: int, in_map: int, accesses: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Returns the rows, and how many of them are private, that have room beside a map of ``in_map`` bytes."""
     rows = int((budget - in_map) / width)
     private = private_rows(accesses, max(0, rows - 2))
     while private and rows * width + in_map + private * _PRIVATE_BYTES > budget:
         rows -= max(1, int((rows * width + in_map + private * _PRIVATE_BYTES - budget) / width))
         private = min(private, max(0, rows - 3))
-    if rows < _LEAST_ROWS:
-        rows = max(2, budget // width)
-        return made({"name": "hash", "rows": rows}, "no bytes for a map", rows, 0)
-    # More values than rows are used may occur: those of hashed tables, and rare ones without a row of their own.
-    section: dict[str, Any] = {"name": "learned_hash", "rows": rows, "private_rows": private, "map": "compact"}
-    section["mapped_values"] = mapped
-    why = f"{private:,} rows of the most used values, {rows - private - 2:,} shared by likeness"
-    if mapped < known - private:
-        why += f"; {known - private - mapped:,} rare values by hash"
-    in_map = StaticFunction.bytes_of(min(mapped, known - private), _COMPACT_BITS)
-    return made(section, why, rows, in_map + private * _PRIVATE_BYTES)
+    return rows, private
 
 
 def _why_kept(name: str, encoders: Mapping[str, EncoderSettings]) -> str:

@@ -113,19 +113,22 @@ class Groups:
     Attributes:
         rows: rows of each code's part of the table, W numbers.
         count: the number of groups.
+        seed: seed of the hash that a value's group is drawn by.
     """
 
     rows: tuple[int, ...]
     count: int
+    seed: int = 0
 
     @classmethod
-    def of(cls, rows: tuple[int, ...], bits: int) -> Self:
+    def of(cls, rows: tuple[int, ...], bits: int, seed: int = 0) -> Self:
         """Returns the fewest groups none of which has more than ``2**bits`` rows of a part."""
-        return cls(rows, max(1, -(-max(rows) // 2**bits)))
+        return cls(rows, max(1, -(-max(rows) // 2**bits)), seed)
 
     def group(self, hashes: UInt64Array) -> npt.NDArray[np.int64]:
         """Returns the group of each value."""
-        return (hash_integers(hashes.view(np.int64), _GROUP_SEED) % np.uint64(self.count)).astype(np.int64)
+        drawn = hash_integers(hashes.view(np.int64), seeded(_GROUP_SEED, self.seed))
+        return (drawn % np.uint64(self.count)).astype(np.int64)
 
     def first(self, part: int, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the first row of each group in a part."""
@@ -190,7 +193,7 @@ class CompactMap:
 
 
 def restored_map(
-    figures: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], rows: tuple[int, ...], what: str
+    figures: dict[str, Any], arrays: dict[str, npt.NDArray[Any]], rows: tuple[int, ...], what: str, seed: int = 0
 ) -> CodeMap:
     """Restores a map from its state.
 
@@ -199,6 +202,7 @@ def restored_map(
         arrays: its arrays.
         rows: rows of each code's part of the table.
         what: the encoder, for messages.
+        seed: seed of the groups of a compact map.
 
     Raises:
         DataError: the state is damaged.
@@ -212,7 +216,7 @@ def restored_map(
         count = saved_integer(figures, "groups", 1)
         if len(rows) * bits + check_bits != restored.bits or Groups.of(rows, bits).count != count:
             raise DAMAGED.of(what, f"its map has {restored.bits} bits and {count:,} groups, which its rows contradict")
-        return CompactMap(restored, Groups(rows, count), bits, check_bits)
+        return CompactMap(restored, Groups(rows, count, seed), bits, check_bits)
     if figures.get("form") != "plain":
         raise DAMAGED.of(what, "its map is neither plain nor compact")
     codes = array(arrays, "codes", np.int32, 2, what, DAMAGED)
@@ -222,6 +226,11 @@ def restored_map(
     if len(codes) and (codes.min() < ABSENT or np.any(codes.max(axis=0) >= np.array(rows))):
         raise DAMAGED.of(what, "a code of its map is outside the table")
     return PlainMap(codes, keys, saved_integer(figures, "low", None))
+
+
+def seeded(purpose: int, seed: int) -> int:
+    """Returns the seed of a hash for one purpose; for ``seed`` 0 it is ``purpose`` itself, as in earlier versions."""
+    return (purpose + (seed << 40)) % 2**63
 
 
 def most_code_bits(parts: int, check_bits: int) -> int:

@@ -12,6 +12,9 @@ from ziggurat.features.encoders.compressed.learning import Form, How, MapSetting
 from ziggurat.features.encoders.compressed.mapped import MAPPED_VERSION, MappedEncoder, Parts
 from ziggurat.features.encoders.encoder import Encoder, EncoderSettings, Ids, ProxySettings, ProxyVectors, ValueCounts
 
+MIN_COUNT = 10
+"""How often a value must occur by default to have a place in a map (docs/decisions/0078)."""
+
 
 class LearnedMapSettings(EncoderSettings):
     """What the configs of learned maps share."""
@@ -28,8 +31,8 @@ class LearnedMapSettings(EncoderSettings):
     """Numbers of a value's vector in the proxy model that finds out which values are alike; 4 to 8 are usual."""
     proxy_passes: int = pydantic.Field(default=10, ge=1)
     """The most passes of the proxy over the training rows; it stops when validation rows get worse."""
-    seed: int = 0
-    """Seed of the proxy and of the clusters."""
+    seed: int = pydantic.Field(default=0, ge=0)
+    """Seed of the proxy, of the clusters and of the hashes."""
     map: Form = "plain"
     """``plain``: 12 bytes a value; 4 for each number of the range of integers that fill half of it. ``compact``: about
     1.23 times ``code_bits`` + ``check_bits``, in bits a value, and groups of rows in place of single ones."""
@@ -38,7 +41,11 @@ class LearnedMapSettings(EncoderSettings):
     check_bits: int = pydantic.Field(default=2, ge=0, le=8)
     """Bits by which a compact map finds out unknown values; the undiscovered ones get some row of the others."""
     mapped_values: int | None = pydantic.Field(default=None, ge=1)
-    """The most values in the map, the most frequent ones after those with private rows; null: all that occur."""
+    """The most values in the map, the most frequent ones after those with private rows; null: all that occur often
+    enough."""
+    min_count: int = pydantic.Field(default=MIN_COUNT, ge=1)
+    """Values that training rows have less often have no place in the map: what the proxy says of a value that occurs
+    once is that row's label, and rows of a table that share labels teach the model nothing else."""
 
     @property
     def how(self) -> How:
@@ -48,7 +55,7 @@ class LearnedMapSettings(EncoderSettings):
     @property
     def parts(self) -> Parts:
         """How the rows of the table are divided."""
-        return Parts(self.private_rows, self.unseen_rows, (self.shared_rows,))
+        return Parts(self.private_rows, self.unseen_rows, (self.shared_rows,), seed=self.seed)
 
     @property
     def shared_rows(self) -> int:
@@ -86,8 +93,9 @@ class LearnedMapSettings(EncoderSettings):
         self, counts: ValueCounts, proxy: ProxyVectors, previous: Encoder | None = None
     ) -> tuple[MappedEncoder, Ids]:
         settings = MapSettings(
-            self.title, self.how, self.parts, self.map, self.code_bits, self.check_bits, self.mapped_values, self.seed
-        )
+            self.title, self.how, self.parts, self.map, self.code_bits, self.check_bits, self.mapped_values,
+            self.min_count, self.seed,
+        )  # fmt: skip
         return learn(settings, counts, proxy.vectors_ND, self._continued(previous))
 
     def _continued(self, previous: Encoder | None) -> MappedEncoder | None:
@@ -198,5 +206,5 @@ class ClusteredCodesConfig(LearnedMapSettings):
     def parts(self) -> Parts:
         half = self.shared_rows // 2
         if self.compose == "helper":
-            return Parts(self.private_rows, self.unseen_rows, (self.shared_rows - half,), half)
-        return Parts(self.private_rows, self.unseen_rows, (self.shared_rows - half, half))
+            return Parts(self.private_rows, self.unseen_rows, (self.shared_rows - half,), half, self.seed)
+        return Parts(self.private_rows, self.unseen_rows, (self.shared_rows - half, half), seed=self.seed)

@@ -2,7 +2,9 @@
 
 The most frequent values get private rows. The others are clustered by what a proxy learned of them, weighted by their
 frequency, so that the squared change of logits that sharing causes, summed over the training rows, is small. The proxy
-gives coordinates in which that is a squared distance (:mod:`ziggurat.features.preparation.proxy`).
+gives coordinates in which that is a squared distance (:mod:`ziggurat.features.preparation.proxy`). Rare values take no
+part: the proxy's vector of a value that occurs once says what the label of that row was. Clusters of such vectors have
+rows of equal labels in training, which predict nothing of other rows (docs/decisions/0078).
 
 A refitted map continues another one: clusters begin at the members that they had, and a value moves only if another
 cluster is clearly nearer. The centroids are those of the new proxy, so that it may have turned its coordinates. Values
@@ -20,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ziggurat.core.hashing import UInt64Array, hash_integers, to_buckets
+from ziggurat.core.hashing import UInt64Array
 from ziggurat.features.encoders.compressed.clusters import (
     Vectors,
     Weights,
@@ -53,7 +55,8 @@ class MapSettings:
         form: the form of the map.
         code_bits: bits of a code of a compact map.
         check_bits: its bits by which unknown values are found out.
-        mapped: the most values with codes, the most frequent ones; None: all that occur.
+        mapped: the most values with codes, the most frequent ones; None: all that occur often enough.
+        min_count: how often a value must occur to have codes.
         seed: seed of clusters and projections.
     """
 
@@ -64,6 +67,7 @@ class MapSettings:
     code_bits: int
     check_bits: int
     mapped: int | None
+    min_count: int
     seed: int
 
 
@@ -103,18 +107,22 @@ def learn(
     private = _private_rows(known.hashes[: settings.parts.private], settings.parts.private, previous)
     keys = HashedKeys.of(private)
     rest = known.slice(settings.parts.private, None)
-    settings = replace(settings, parts=_fitting_parts(settings.parts, len(private)))
-    tail = rest.slice(0, settings.mapped)
+    parts = _fitting_parts(settings.parts, len(private))
+    if previous is not None:  # values without codes keep their rows too
+        parts = replace(parts, seed=previous.parts.seed)
+    settings = replace(settings, parts=parts)
+    often = int(np.count_nonzero(rest.counts >= settings.min_count))  # the most frequent ones are first
+    tail = rest.slice(0, often if settings.mapped is None else min(often, settings.mapped))
     values = counts.values.take(pa.array(tail.places))
     if settings.form == "compact":
-        groups = Groups.of(settings.parts.coded, settings.code_bits)
+        groups = Groups.of(settings.parts.coded, settings.code_bits, settings.parts.seed)
         within = _codes_in_groups(settings, tail, groups)
         made = CompactMap.of(tail.hashes, within, groups, settings.code_bits, settings.check_bits)
     elif previous is not None:
         settled = _settled(settings, tail, previous.map.find(values, tail.hashes))
         made = _with_others(previous, private, values, tail.hashes, settled, settings.mapped)
     else:
-        made = PlainMap.of(values, tail.hashes, codes_of(settings, tail.vectors_ND, tail.counts, tail.hashes))
+        made = PlainMap.of(values, tail.hashes, codes_of(settings, tail.vectors_ND, tail.counts))
     lineage = _lineage(settings, known) if previous is None else previous.lineage
     encoder = MappedEncoder(settings.name, settings.parts, keys, made, lineage)
     ids = encoder.transform(counts.values)
@@ -127,20 +135,18 @@ def codes_of(
     settings: MapSettings,
     x_ND: Vectors,
     weights_N: Weights,
-    hashes: UInt64Array,
     sizes: tuple[int, ...] | None = None,
     seed: int = 0,
 ) -> Codes:
     """Returns the codes of vectors, (N, W).
 
-    ``clusters`` and ``helper`` have one learned code, the cluster. ``signs`` hashes the signs of random projections.
+    ``clusters`` and ``helper`` have one learned code, the cluster. ``signs`` numbers the signs of random projections.
     ``residual`` clusters what the first code leaves over once more; ``product`` clusters each half of the coordinates.
 
     Args:
         settings: how codes are found.
         x_ND: the vectors.
         weights_N: their weights.
-        hashes: hashes of the values.
         sizes: how many codes there are of each kind; None: all of the table's.
         seed: added to the seed of the settings.
     """
@@ -153,8 +159,9 @@ def codes_of(
             return cluster(x_ND, weights_N, sizes[0], seed)[:, None]
         case "signs":
             bits = max(1, (sizes[0] - 1).bit_length())
-            signs = sign_codes(x_ND, bits, seed)
-            return to_buckets(hash_integers(signs, seed), sizes[0]).astype(np.int32)[:, None]
+            distinct, which = np.unique(sign_codes(x_ND, bits, seed), return_inverse=True)
+            # Neighbours in order share most of their signs, and a row where there are more codes than rows.
+            return (which * sizes[0] // max(sizes[0], len(distinct))).astype(np.int32)[:, None]
         case "residual":
             codes, left_ND = np.empty((len(x_ND), len(sizes)), np.int32), x_ND
             for number, size in enumerate(sizes):
@@ -204,7 +211,7 @@ def _private_rows(hashes: UInt64Array, most: int, previous: MappedEncoder | None
 
 def _fitting_parts(parts: Parts, private: int) -> Parts:
     """Returns the parts with fewer private rows, in whose place there are more of unseen values."""
-    return Parts(private, parts.unseen + parts.private - private, parts.coded, parts.helper)
+    return replace(parts, private=private, unseen=parts.unseen + parts.private - private)
 
 
 def _with_others(
@@ -245,9 +252,7 @@ def _codes_in_groups(settings: MapSettings, tail: _Known, groups: Groups) -> Cod
     for number, end in enumerate(ends.tolist()):
         members = order[start:end]
         sizes = tuple(groups.size(part, number) for part in range(len(settings.parts.coded)))
-        codes[members] = codes_of(
-            settings, tail.vectors_ND[members], tail.counts[members], tail.hashes[members], sizes, number
-        )
+        codes[members] = codes_of(settings, tail.vectors_ND[members], tail.counts[members], sizes, number)
         start = end
     return codes
 
@@ -258,7 +263,7 @@ def _settled(settings: MapSettings, tail: _Known, before: Codes) -> Codes:
     current = before[:, 0].astype(np.int64)
     known = current != ABSENT
     if not known.any():
-        return codes_of(settings, tail.vectors_ND, tail.counts, tail.hashes)
+        return codes_of(settings, tail.vectors_ND, tail.counts)
     for _ in range(_SETTLING):
         has = current != ABSENT
         weights = np.where(has, tail.counts, 0.0)

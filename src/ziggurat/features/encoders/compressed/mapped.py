@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ziggurat.core.errors import shorten
 from ziggurat.core.hashing import UInt64Array, hash_integers, to_buckets
-from ziggurat.features.encoders.compressed.code_map import CodeMap, Codes, restored_map
+from ziggurat.features.encoders.compressed.code_map import CodeMap, Codes, restored_map, seeded
 from ziggurat.features.encoders.compressed.hashed_keys import ABSENT, HashedKeys, hash_keys
 from ziggurat.features.encoders.encoder import Ids, State
 from ziggurat.features.versions import DAMAGED, check_version, saved_integer
@@ -47,12 +47,14 @@ class Parts:
         unseen: rows of values without codes, 1 or more.
         coded: rows for each learned code.
         helper: rows for a code that is a hash of the value; 0: there is none.
+        seed: seed of the hashes: of values without codes, of that code, and of the groups of a compact map.
     """
 
     private: int
     unseen: int
     coded: tuple[int, ...]
     helper: int = 0
+    seed: int = 0
 
     @property
     def rows(self) -> int:
@@ -122,13 +124,14 @@ class MappedEncoder:
         parts = self.parts
         ids = np.full((len(hashes), parts.codes), ABSENT, np.int64)
         known = codes[:, 0] != ABSENT
-        unseen = 1 + parts.private + to_buckets(hash_integers(hashes.view(np.int64), _UNSEEN_SEED), parts.unseen)
+        keys = hashes.view(np.int64)
+        unseen = 1 + parts.private + to_buckets(hash_integers(keys, seeded(_UNSEEN_SEED, parts.seed)), parts.unseen)
         first = parts.first_coded
         for number, rows in enumerate(parts.coded):
             ids[:, number] = np.where(known, first + codes[:, number], unseen if number == 0 else ABSENT)
             first += rows
         if parts.helper:
-            helper = to_buckets(hash_integers(hashes.view(np.int64), _HELPER_SEED), parts.helper)
+            helper = to_buckets(hash_integers(keys, seeded(_HELPER_SEED, parts.seed)), parts.helper)
             ids[:, -1] = first + helper
         is_private = private != ABSENT
         ids[is_private] = ABSENT
@@ -145,6 +148,7 @@ class MappedEncoder:
             "unseen": parts.unseen,
             "coded": list(parts.coded),
             "helper": parts.helper,
+            **({"seed": parts.seed} if parts.seed else {}),
             "lineage": self.lineage,
             "map": figures,
             "map_bytes": self.map_bytes,
@@ -167,6 +171,7 @@ class MappedEncoder:
             saved_integer(figures, "unseen", 1),
             tuple(saved_integer(numbers, key, 1) for key in numbers),
             saved_integer(figures, "helper", 0),
+            saved_integer(figures, "seed", 0) if "seed" in figures else 0,
         )
         private = HashedKeys.from_arrays(arrays, "private", what)
         if len(private) != parts.private:
@@ -177,7 +182,8 @@ class MappedEncoder:
             or (drift and drift.keys() not in _DRIFT)
         ):
             raise DAMAGED.of(what, f"drift is {shorten(drift)}; expected shares")
-        restored = cls(name, parts, private, restored_map(settings, arrays, parts.coded, what), lineage, drift)
+        found = restored_map(settings, arrays, parts.coded, what, parts.seed)
+        restored = cls(name, parts, private, found, lineage, drift)
         if figures.get("map_bytes") != restored.map_bytes:
             raise DAMAGED.of(what, f"its map has {restored.map_bytes:,} bytes, not {shorten(figures.get('map_bytes'))}")
         return restored
