@@ -13,6 +13,7 @@ pytest.importorskip("stable_baselines3")
 
 from implanted_run import ALIKE, BAD, SURE, UNSURE, implanted
 
+from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Silent
 from ziggurat.core.sealed import write_sealed_json
 from ziggurat.policies import run_folder
@@ -62,7 +63,7 @@ def test_what_chooses_is_never_what_judges(four: Path, monkeypatch: pytest.Monke
     settings = changed(four, selection={"first_seed": 500, "diversity": (0.0, 1e6)}, evaluation={"first_seed": 900})
     found = choose(four, settings)
     chose, played[:] = list(played), []
-    assert len(chose) == 4 + len(found.candidates)
+    assert len(chose) == 4 + len(found.candidates) - 1  # the best snapshot alone has played already
     assert all(seeds == [500, 501, 502, 503] for seeds in chose)
     judge(four)
     assert len(played) >= 4 + 1
@@ -74,7 +75,9 @@ def test_every_weight_proposes_members_that_are_good_enough(four: Path) -> None:
 
     def members(weights: tuple[float, ...], tolerance: float) -> list[tuple[int, ...]]:
         selection = {"diversity": weights, "tolerance": tolerance}
-        return [each.members for each in choose(four, changed(four, selection=selection, **rule)).candidates]
+        *ensembles, alone = choose(four, changed(four, selection=selection, **rule)).candidates
+        assert alone.members == (1,)
+        return [each.members for each in ensembles]
 
     found = choose(four, changed(four, **rule))
     assert found.means[:3] == [30.0] * 3
@@ -160,3 +163,30 @@ def test_a_run_without_a_sweep_is_drawn(four: Path) -> None:
     assert "Return over the diversity of the members" in without
     assert "Return over λ" in with_sweep
     assert "Return over λ" not in without
+
+
+def test_the_best_snapshot_alone_is_a_candidate(tmp_path: Path) -> None:
+    """A good policy with two bad ones is worse than alone: its votes are outnumbered."""
+    implanted(tmp_path / "run", [BAD, BAD, SURE], selection={"members": 3, "tolerance": 1.0})
+    found = choose(tmp_path / "run")
+    assert found.ensemble.members == (3,) == (found.best,)
+    assert found.ensemble.returns == found.returns[2]
+    assert found.candidates[0].members == (1, 2, 3)
+    assert found.candidates[0].mean < found.ensemble.mean
+    judged = judge(tmp_path / "run")
+    assert judged.ensemble.members == (3,)
+    assert judged.ensemble.mean == judged.best_snapshot.mean
+    assert {each.members for each in judged.sweep} == {(1, 2, 3)}
+
+
+def test_the_record_of_what_was_trained_is_kept(four: Path) -> None:
+    known = run_folder.read_config(four)
+    other = known.model_copy(update={"task": known.task.model_copy(update={"max_steps": 10})})
+    with pytest.raises(RunFolderError, match=r"was trained with task.max_steps 30, the config has 10"):
+        choose(four, other)
+    choose(four)
+    with pytest.raises(RunFolderError, match=r"was trained with task.max_steps 30, the config has 10"):
+        judge(four, other)
+    fewer = known.model_copy(update={"selection": known.selection.model_copy(update={"members": 1})})
+    judge(four, fewer)
+    assert run_folder.read_config(four) == known

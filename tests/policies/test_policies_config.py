@@ -23,3 +23,19 @@ def test_more_members_than_cycles_are_refused() -> None:
 def test_a_sweep_rises_without_repetitions() -> None:
     assert config(evaluation={"sweep": [10, 0, 1, 10, 0.5]}).evaluation.sweep == (0.0, 0.5, 1.0, 10.0)
     assert config(evaluation={"sweep": []}).evaluation.sweep == ()
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("training", "rate", float("inf")), ("training", "rate", 1e300), ("ensemble", "temperature", float("inf")),
+        ("algorithm", "ent_coef", float("nan")), ("algorithm", "max_grad_norm", float("inf")),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_not_finite_are_refused(section: str, key: str, value: float) -> None:
+    given = {
+        "task": {"env": "CartPole-v1"},
+        section: {key: value, **({"name": "ppo"} if section == "algorithm" else {})},
+    }
+    with pytest.raises(ValidationError, match=key):
+        PoliciesConfig.model_validate(given)

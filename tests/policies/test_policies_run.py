@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from ziggurat.cli.main import app
-from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.core.errors import ConfigError, DivergedError, RunFolderError
 from ziggurat.core.files import FolderInUse, locked_folder
 from ziggurat.policies import run_folder
 from ziggurat.policies.choosing import choose
@@ -108,7 +108,7 @@ def test_selection_and_evaluation_play_different_episodes_and_repeat(finished: P
     assert (first, judged) == (again, judged_again)
     assert first.cycles == (1, 2, 3)
     assert first.ensemble.mean == max(each.mean for each in first.candidates)
-    assert len(first.candidates) == 3  # one λ with three rules
+    assert len(first.candidates) == 3 + 1  # one λ with three rules, and the best snapshot alone
     assert np.array(first.divergence).T.tolist() == np.array(first.divergence).tolist()
     assert judged.ensemble.members == first.ensemble.members
     assert [each.members for each in judged.snapshots] == [(1,), (2,), (3,)]
@@ -320,3 +320,16 @@ def test_importing_needs_no_extra_and_using_it_says_how_to_install_it(tmp_path: 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "stable_baselines3 is not installed | pip install 'ziggurat[rl]'" in done.stdout
     assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_that_diverges_is_told(tmp_path: Path) -> None:
+    config = PoliciesConfig.model_validate(
+        {
+            "task": {"env": "Pendulum-v1"},
+            "algorithm": {"name": "ppo", "n_steps": 64},
+            "training": {"steps": 3000, "cycles": 2, "rate": 1000.0, "environments": 2, "schedule": "constant"},
+            "selection": {"members": 1},
+        }
+    )
+    with pytest.raises(DivergedError, match=r"training\.rate is 1000"):
+        train(config, tmp_path / "run")

@@ -116,3 +116,12 @@ def test_divergences_are_those_of_torch() -> None:
     assert ours.tolist() == [[0, pytest.approx(expected)], [pytest.approx(expected), 0]]
     never = Categorical(np.log(np.array([[1.0, 1e-300]])))
     assert np.isfinite(divergence_matrix([never, Categorical.of_logits(np.zeros((1, 2)))])).all()
+
+
+def test_divergences_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="give a finite number for each pair"):
+        select([1.0, 2.0], np.array([[0.0, np.nan], [np.nan, 0.0]]), 2, 1.0, 1.0)
+    with pytest.raises(ConfigError, match="divergences of 3 snapshots"):
+        select([1.0, 2.0, 3.0], np.zeros((2, 2)), 2, 1.0, 1.0)
+    with pytest.raises(ConfigError, match="λ is finite"):
+        select([1.0, 2.0], np.zeros((2, 2)), 2, np.nan, 1.0)

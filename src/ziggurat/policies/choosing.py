@@ -38,7 +38,8 @@ def choose(
 
     All snapshots play the same episodes. Divergences are computed on states of these, in equal shares from each
     snapshot: at most as many as the one with the shortest episodes has. For each λ the best subset is played with each
-    rule, and the ensemble with the greatest mean return is taken, the first of equal ones.
+    rule. The ensemble with the greatest mean return is taken, the first of equal ones, or the best snapshot alone if
+    that brought more.
 
     Args:
         folder: the run.
@@ -47,7 +48,7 @@ def choose(
         progress: where to show progress.
 
     Raises:
-        RunFolderError: the folder is no run of policies, is damaged, or lacks snapshots.
+        RunFolderError: the folder is no run of policies, is damaged, lacks snapshots, or was trained otherwise.
         EnvironmentMismatch: the extra ``rl`` is not installed.
     """
     from ziggurat.policies.agents.load_members import load_members
@@ -57,6 +58,7 @@ def choose(
     with locked_folder(folder, "choosing policies"):
         known = run_folder.read_config(folder)
         config = config or known
+        run_folder.check_same(folder, known, config, ("task", "algorithm", "training"))
         snapshots = finished_snapshots(folder, config)
         members = load_members(folder, config, snapshots)
         rules = rules_of(config, members[0].action_space)
@@ -72,6 +74,8 @@ def choose(
             subsets.setdefault(found.members, _Subset(weight, found))
         cycles = [each.cycle for each in snapshots]
         candidates, steps = _together(config, members, cycles, list(subsets.values()), rules, seeds, progress)
+        best = int(np.argmax(means))
+        candidates.append(Candidate(0.0, (cycles[best],), rules[0], 0.0, tuple(played[best].returns)))
         record = SelectionRecord(
             cycles=tuple(cycles),
             returns=tuple(tuple(each.returns) for each in played),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import pydantic
@@ -12,7 +13,8 @@ from ziggurat.policies.continuous_rules import ContinuousRule
 from ziggurat.policies.discrete_rules import DiscreteRule
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -65,8 +67,8 @@ class OnPolicy(Config):
     """Widths of the hidden layers of policy and value, after the convolutions where observations are pixels."""
     gamma: Share = 0.99
     gae_lambda: Share = 0.95
-    ent_coef: float = Field(default=0.0, ge=0)
-    vf_coef: float = Field(default=0.5, ge=0)
+    ent_coef: NotNegative = 0.0
+    vf_coef: NotNegative = 0.5
     max_grad_norm: Positive = 0.5
 
 
@@ -128,7 +130,7 @@ class DQNConfig(OffPolicy):
 class NoisyConfig(OffPolicy):
     """Settings that DDPG and TD3 share."""
 
-    noise: float = Field(default=0.1, ge=0)
+    noise: NotNegative = 0.1
     """Standard deviation of the exploration, in shares of half the range of the actions; it is also the one with which
     divergences between these deterministic policies are computed, where it is above 0."""
 
@@ -167,7 +169,7 @@ class TrainingConfig(Config):
     """M: cycles of the rate, each of which leaves a snapshot at its end."""
     schedule: Literal["cyclical", "constant"] = "cyclical"
     """constant: the same rate throughout, with snapshots at the same steps; plain training, to compare with."""
-    rate: Positive = 3e-4
+    rate: Annotated[float, Field(gt=0, le=1000)] = 3e-4
     """α₀: the rate at the start of each cycle, or the constant one."""
     environments: Count = 4
     """Environments that are stepped in turn."""
@@ -189,7 +191,7 @@ class SelectionConfig(Config):
 
     members: Count = 3
     """m: size of the ensemble."""
-    diversity: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(default=(1.0,), min_length=1)
+    diversity: tuple[NotNegative, ...] = Field(default=(1.0,), min_length=1)
     """λ. Of several, the one whose ensemble does best in the selection's episodes is taken, the first of equal ones."""
     tolerance: Share = 0.5
     """δ, as a share of the range from the worst to the best snapshot's return: only snapshots within it of the best one
@@ -220,7 +222,7 @@ class EvaluationConfig(Config):
     """Episodes of each policy."""
     first_seed: int = Field(default=2_000_000, ge=0, lt=2**31)
     """Seed of the first episode; the next ones have the following numbers."""
-    sweep: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
+    sweep: tuple[NotNegative, ...] = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
     """Values of λ whose ensembles are played as well, to be drawn; none of them is chosen. They are sorted, without
     repetitions."""
 
@@ -263,3 +265,14 @@ class PoliciesConfig(Config):
                 f"{chosen.episodes} of selection from {chosen.first_seed} on; give seeds that are apart"
             )
         return self
+
+
+def differences(
+    known: PoliciesConfig, config: PoliciesConfig, sections: Sequence[str]
+) -> Iterator[tuple[str, object, object]]:
+    """Yields the name of each key of these sections whose value changed, with the value before and now."""
+    for section in sections:
+        theirs, mine = (getattr(each, section).model_dump(mode="json") for each in (known, config))
+        for key in dict.fromkeys((*mine, *theirs)):
+            if mine.get(key) != theirs.get(key):
+                yield f"{section}.{key}", theirs.get(key), mine.get(key)

@@ -27,11 +27,12 @@ def judge(
 
     Args:
         folder: the run.
-        config: its config with other settings of ``evaluation``; default: as it is.
+        config: its config with other settings of ``evaluation``, which are kept; default: as it is.
         progress: where to show progress.
 
     Raises:
-        RunFolderError: the folder is no run of policies, is damaged, or nothing was chosen yet.
+        RunFolderError: the folder is no run of policies, is damaged, was trained otherwise, or nothing was
+            chosen yet.
         ConfigError: the members were chosen in some of these episodes, or with another temperature.
         EnvironmentMismatch: the extra ``rl`` is not installed.
     """
@@ -43,7 +44,9 @@ def judge(
     folder, progress = Path(folder), progress or Silent()
     run_folder.read_config(folder)
     with locked_folder(folder, "evaluating policies"):
-        config = config or run_folder.read_config(folder)
+        known = run_folder.read_config(folder)
+        config = config or known
+        run_folder.check_same(folder, known, config, ("task", "algorithm", "training"))
         selection = read_selection(folder)
         if selection is None:
             raise RunFolderError(f"{folder}: no members are chosen yet", f"ziggurat policies select {folder}")
@@ -83,7 +86,7 @@ def judge(
             rules=tuple(found[selection.ensemble.members, each] for each in rules),
             steps=steps,
         )
-        run_folder.write_config(folder, config)
+        run_folder.write_config(folder, known.model_copy(update={"evaluation": config.evaluation}))
         run_folder.write_record(folder, run_folder.EVALUATION_FILE, record)
         ensemble = EnsemblePolicy([members[each] for each in selection.ensemble.members], rule)
         run_folder.write_record(folder, run_folder.FILM_FILE, film(config.task, ensemble.act, seeds[0]))

@@ -30,7 +30,7 @@ from ziggurat.core.errors import ConfigError, RunFolderError, shorten
 from ziggurat.core.files import atomic_file, atomic_folder, put_back
 from ziggurat.core.sealed import declared, read_sealed_json, write_sealed_json
 from ziggurat.core.untrusted import Damage, read_yaml
-from ziggurat.policies.config import PoliciesConfig
+from ziggurat.policies.config import PoliciesConfig, differences
 
 VERSION = 1
 """Version of all files of the folder."""
@@ -162,6 +162,19 @@ def check_free(folder: Path) -> None:
             raise RunFolderError(
                 f"{folder}: is not empty and holds no run of policies", "name another folder with --run"
             )
+
+
+def check_same(folder: Path, known: PoliciesConfig, config: PoliciesConfig, sections: Sequence[str]) -> None:
+    """Refuses a config that differs from that of a run in one of these sections.
+
+    Raises:
+        RunFolderError: it does.
+    """
+    for name, theirs, mine in differences(known, config, sections):
+        raise RunFolderError(
+            f"{folder}: was trained with {name} {theirs!r}, the config has {mine!r}",
+            "name another folder with --run, or restore the config",
+        )
 
 
 def write_state(folder: Path, agent: Arrays, replay: Arrays, done: int, steps: int, seconds: float,

@@ -57,16 +57,21 @@ def select(
         tolerance: δ, 0 or more, in the units of the returns; infinite to admit all.
 
     Raises:
-        ConfigError: ``size``, ``diversity`` or ``tolerance`` is not allowed, or a return is not finite.
+        ConfigError: ``size``, ``diversity`` or ``tolerance`` is not allowed, or a return or divergence is not finite.
     """
     returns = np.asarray(returns_M, np.float64)
-    if size < 1 or diversity < 0 or not tolerance >= 0:
+    if size < 1 or not 0 <= diversity < np.inf or not tolerance >= 0:
         raise ConfigError(
             f"a selection of {size} members with λ = {diversity} and δ = {tolerance}",
-            "use 1 member or more, and numbers that are not negative",
+            "use 1 member or more, and numbers that are not negative; λ is finite",
         )
     if not len(returns) or not np.isfinite(returns).all():
         raise ConfigError(f"returns of the snapshots: {returns.tolist()}", "give finite returns of 1 snapshot or more")
+    if divergence_MM.shape != (len(returns), len(returns)) or not np.isfinite(divergence_MM).all():
+        raise ConfigError(
+            f"divergences of {len(returns)} snapshots: {divergence_MM.tolist()}",
+            "give a finite number for each pair; a policy whose weights are no finite numbers has none",
+        )
     # A tolerance of the whole range is this difference of the worst one, rounded alike.
     admitted = np.flatnonzero(returns.max() - returns <= tolerance).tolist()
     worth = _Worth(returns, divergence_MM, diversity)

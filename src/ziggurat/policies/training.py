@@ -10,20 +10,21 @@ ends of the cycles, unless the config asks for more (docs/decisions/0076).
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.core.errors import ConfigError, DivergedError
 from ziggurat.core.files import locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.policies import run_folder
-from ziggurat.policies.config import A2CConfig, PoliciesConfig, PPOConfig, TrainingConfig
+from ziggurat.policies.config import A2CConfig, PoliciesConfig, PPOConfig, TrainingConfig, differences
 from ziggurat.policies.run_folder import Episode
 from ziggurat.policies.schedule import CyclicalRate, cycle_ends
 
@@ -89,6 +90,7 @@ def train(
     Raises:
         ConfigError: the task or the algorithm is not possible, or a cycle would leave no snapshot.
         EnvironmentMismatch: the extra ``rl`` is not installed.
+        DivergedError: the policy has weights that are no finite numbers.
         RunFolderError: the folder holds something else, a run of another task, algorithm or training, or is damaged.
         FolderInUse: another process works in the folder.
     """
@@ -105,7 +107,7 @@ def train(
         with locked_folder(folder, "training policies"):
             if (folder / run_folder.MARKER).is_file():
                 known = run_folder.read_config(folder)
-                _check_same(folder, known, config)
+                run_folder.check_same(folder, known, config, ("task", "algorithm", "training"))
                 _tell_of_selection(folder, known, config, progress)
             run_folder.write_config(folder, config)
             return _Training(config, folder, agent, progress, stop).run()
@@ -142,10 +144,12 @@ class _Training:
                 continue
             started, known = time.monotonic(), len(self._episodes)
             seed = int(np.random.SeedSequence([training.seed, number]).generate_state(1)[0] % 2**31)
-            train_segment(
-                agent, point, training, rate_of(training), seed,
-                on_snapshot=self._keep, on_episode=self._episodes.append, on_steps=self._show, stop=self._stop,
-            )  # fmt: skip
+            with _told_if_diverged(folder, agent, training):
+                train_segment(
+                    agent, point, training, rate_of(training), seed,
+                    on_snapshot=self._keep, on_episode=self._episodes.append, on_steps=self._show, stop=self._stop,
+                )  # fmt: skip
+            self._show(int(agent.num_timesteps))
             caught = self._stop()
             if caught is not None:
                 del self._episodes[known:]
@@ -162,7 +166,7 @@ class _Training:
     def _keep(self, cycle: int, agent: Any) -> None:
         from ziggurat.policies.agents.agent_tensors import agent_arrays
 
-        if self._stop() is None:
+        if self._stop() is None and _is_finite(agent):
             name = self._config.algorithm.name
             run_folder.write_snapshot(self._folder, cycle, int(agent.num_timesteps), name, agent_arrays(agent))
 
@@ -170,6 +174,32 @@ class _Training:
         latest = [each.total for each in self._episodes[-20:]]
         figures = {"return": f"{np.mean(latest):.4g}"} if latest else {}
         self._progress.advance(min(steps, self._config.training.steps), **figures)
+
+
+@contextlib.contextmanager
+def _told_if_diverged(folder: Path, agent: Any, training: TrainingConfig) -> Generator[None]:
+    """Raises an error that can be understood if the weights of an agent are not finite any more.
+
+    Raises:
+        DivergedError: they are not; what was saved before is unchanged.
+    """
+    failed: Exception | None = None
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:  # torch refuses distributions of such numbers
+        failed = error
+    if not _is_finite(agent):
+        raise DivergedError(
+            f"{folder}: the policy diverged within {agent.num_timesteps:,} steps: it has weights that are no finite "
+            f"numbers; training.rate is {training.rate:g}",
+            "use a smaller training.rate, and another folder with --run",
+        ) from failed
+    if failed is not None:
+        raise failed
+
+
+def _is_finite(agent: Any) -> bool:
+    return all(bool(each.isfinite().all()) for each in agent.policy.parameters())
 
 
 def _check_cycles(config: PoliciesConfig) -> None:
@@ -226,31 +256,11 @@ def _tell_of_cuts(config: PoliciesConfig, envs: VecEnv, progress: Progress) -> N
     )
 
 
-def _check_same(folder: Path, known: PoliciesConfig, config: PoliciesConfig) -> None:
-    """Refuses to continue a run of another task, algorithm or training; the other sections may change."""
-    for name, theirs, mine in _differences(known, config, ("task", "algorithm", "training")):
-        raise RunFolderError(
-            f"{folder}: was trained with {name} {theirs!r}, the config has {mine!r}",
-            "name another folder with --run, or restore the config",
-        )
-
-
 def _tell_of_selection(folder: Path, known: PoliciesConfig, config: PoliciesConfig, progress: Progress) -> None:
     """Notes if members were chosen with other settings than the config has now; they stay chosen."""
     if (folder / run_folder.SELECTION_FILE).exists():
-        for name, theirs, mine in _differences(known, config, ("selection", "ensemble")):
+        for name, theirs, mine in differences(known, config, ("selection", "ensemble")):
             progress.note(
                 f"{folder}: members were chosen with {name} {theirs!r}, the config has {mine!r}; they stay chosen "
                 f"until `ziggurat policies select {folder}` chooses anew"
             )
-
-
-def _differences(
-    known: PoliciesConfig, config: PoliciesConfig, sections: Sequence[str]
-) -> Iterator[tuple[str, object, object]]:
-    """Yields the name of each key whose value changed, with the value before and now."""
-    for section in sections:
-        theirs, mine = (getattr(each, section).model_dump(mode="json") for each in (known, config))
-        for key in dict.fromkeys((*mine, *theirs)):
-            if mine.get(key) != theirs.get(key):
-                yield f"{section}.{key}", theirs.get(key), mine.get(key)
