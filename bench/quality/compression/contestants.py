@@ -88,13 +88,18 @@ def _quotient_remainder(budget: Budget) -> Section:
     return {"name": "quotient_remainder", "rows": _rows(budget, 3), "seed": budget.seed}
 
 
-def _learned(name: str, bits: range, codes: int, checks: int, **more: Any) -> Callable[[Budget], Section]:
+def _learned(name: str, codes: int, parts: int, **more: Any) -> Callable[[Budget], Section]:
+    """Returns the section of an encoder with a map of ``codes`` codes, of which a value has rows in ``parts`` parts."""
+
     def section(budget: Budget) -> Section:
+        bits = range(2, 2 + 8 // codes - (codes == 1))
+        checks = 2 if budget.often < budget.values else 0  # to tell values that have no place in the map
+
         def map_bytes(mapped: float, chosen: int) -> float:
             return (SLOTS * mapped + SPARE_SLOTS) * (chosen * codes + checks) / 8 + GUARD_BYTES
 
         room = MAP_SHARE * budget.bytes
-        shared = max(2, budget.bytes / budget.width / codes)
+        shared = max(2, budget.bytes / budget.width / parts)
         useful = [each for each in bits if 2**each < 2 * shared] or bits[:1]
         rows = private = mapped = chosen = 0
         for _ in range(3):  # the more private rows, the fewer values in the map
@@ -106,7 +111,7 @@ def _learned(name: str, bits: range, codes: int, checks: int, **more: Any) -> Ca
             rows = max(6, int(rest / (budget.width + PRIVATE_SHARE * KEY_BYTES)))
             private = min(int(rows * PRIVATE_SHARE), rows - 5)
         # Two values or more share a row of the map's; the other rows are for values that occur too rarely to be in it.
-        unseen = max(1, rows - 1 - private - max(2 * codes, codes * mapped // 2))
+        unseen = max(1, rows - 1 - private - max(2 * parts, parts * mapped // 2))
         settings = {"map": "compact", "code_bits": chosen, "check_bits": checks, "mapped_values": mapped}
         divided = {"rows": rows, "private_rows": private, "unseen_rows": unseen}
         return {"name": name, **divided, "seed": budget.seed, **settings, **more}
@@ -119,11 +124,11 @@ CONTESTANTS: tuple[Contestant, ...] = (
     Contestant("frequency_hash", False, _frequency_hash),
     Contestant("double_hash", False, _double_hash),
     Contestant("quotient_remainder", False, _quotient_remainder),
-    Contestant("lsh", False, _learned("lsh", range(4, 8), 1, 1)),
-    Contestant("helper", False, _learned("clustered_codes", range(4, 8), 1, 1, compose="helper")),
-    Contestant("cce", False, _learned("clustered_codes", range(4, 8), 1, 1, compose="helper", clusterings=4)),
-    Contestant("learned_hash", True, _learned("learned_hash", range(4, 8), 1, 1)),
-    Contestant("residual", True, _learned("clustered_codes", range(2, 6), 2, 0, compose="residual")),
+    Contestant("lsh", False, _learned("lsh", 1, 1)),
+    Contestant("helper", False, _learned("clustered_codes", 1, 2, compose="helper")),
+    Contestant("cce", False, _learned("clustered_codes", 1, 2, compose="helper", clusterings=8, proxy_passes=12)),
+    Contestant("learned_hash", True, _learned("learned_hash", 1, 1)),
+    Contestant("residual", True, _learned("clustered_codes", 2, 2, compose="residual")),
 )
 MIXED = "mixed_dimensions"
 """Mixed dimensions by frequency, which need a table more: see :func:`with_mixed_dimensions`."""

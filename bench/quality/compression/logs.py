@@ -84,7 +84,7 @@ def generated(context: Context) -> dict[str, Any]:
             "labels": [{"name": "y"}],
         },
         "features": [{"name": name, "kind": "categorical", "type": "integer"} for name in ("item", "place", "device")],
-        **_training(context, batch_size=4096 if not context.quick else 256, epochs=3),
+        **_training(context, batch_size=4096 if not context.quick else 256, epochs=20),
     }
 
 
@@ -114,7 +114,7 @@ def _movielens(context: Context) -> dict[str, Any]:
     folder = context.cache / "learned_hash" / "movielens-100k"
     get_dataset("movielens-100k", folder)
     values = _example("movielens", folder)
-    return {**values, **_training(context, 1024, 12), "evaluation": {}}
+    return {**values, **_training(context, 1024, 60), "evaluation": {}}
 
 
 def _census(context: Context) -> dict[str, Any]:
@@ -122,12 +122,12 @@ def _census(context: Context) -> dict[str, Any]:
     get_dataset("census-income", folder)
     values = _example("census", folder)
     values["data"]["labels"] = values["data"]["labels"][:1]
-    return {**values, **_training(context, 4096, 6)}
+    return {**values, **_training(context, 4096, 60)}
 
 
 def _frappe(context: Context) -> dict[str, Any]:
     assert context.data is not None
-    return {**_example("frappe", context.data / "frappe_x1"), **_training(context, 4096, 12)}
+    return {**_example("frappe", context.data / "frappe_x1"), **_training(context, 4096, 60)}
 
 
 def _amazon(name: str) -> Callable[[Context], dict[str, Any]]:
@@ -156,7 +156,7 @@ def _amazon(name: str) -> Callable[[Context], dict[str, Any]]:
                     "pooling": "sum",
                 },
             ],
-            **_training(context, 1024, 12),
+            **_training(context, 1024, 60),
         }
 
     return values
