@@ -148,8 +148,8 @@ def run(context: Context) -> Result:
 
 SEERL_PLACEMENT = Benchmark(
     name="seerl_placement",
-    claim="Snapshots of one training propose faster placements than the last policy, that of the same cyclical rate, and "
-    "no training at all, at equal samples and proposals.",
+    claim="Snapshots of one training propose faster placements than the last policy, that of the same cyclical rate, "
+    "and no training at all, at equal samples and proposals.",
     targets={
         f"seerl.{kind}_below_{rival}": Target(0.0)
         for kind in ("proposed", "exchanged")
