@@ -97,9 +97,8 @@ def measured(seed: int, cycle: int, judging: int, choosing: int) -> Ratios:
         name: [each[place] for place in choose_proposers(each, chooses, MEMBERS).members]
         for name, each in (("seerl", cyclical), ("plain_snapshots", plain))
     }
-    untrained = [Policy.untrained(seed)]
     contestants = {
-        "untrained": untrained,
+        "untrained": [Policy.untrained(seed)],
         "last": plain[-1:],
         "cyclical_last": cyclical[-1:],
         **chosen,

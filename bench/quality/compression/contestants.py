@@ -92,7 +92,7 @@ def _learned(name: str, codes: int, parts: int, **more: Any) -> Callable[[Budget
     """Returns the section of an encoder with a map of ``codes`` codes, of which a value has rows in ``parts`` parts."""
 
     def section(budget: Budget) -> Section:
-        bits = range(2, 2 + 8 // codes - (codes == 1))
+        bits = range(2, 9 if codes == 1 else 6)
         checks = 2 if budget.often < budget.values else 0  # to tell values that have no place in the map
 
         def map_bytes(mapped: float, chosen: int) -> float:

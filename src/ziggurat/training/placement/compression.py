@@ -223,9 +223,9 @@ def _proposal(
     mapped = min(mapped, often - private)
     if mapped < 2:
         rows, private = _rows_within(budget, width, 0, accesses)
-        why = f"{private:,} rows of the most used values; the others occur too rarely to learn what they are like"
         if not private:
             return made({"name": "hash", "rows": rows}, "values occur too rarely to learn what they are like", rows, 0)
+        why = f"{private:,} rows of the most used values; the others occur too rarely to learn what they are like"
         hashed = {"name": "frequency_hash", "rows": rows, "private_rows": private}
         return made(hashed, why, rows, private * _PRIVATE_BYTES)
     shared = rows - 1 - private
