@@ -9,16 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+_SIGNS = {"at least": "≥", "more than": ">", "at most": "≤"}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The bound that a figure has to reach: its judged statistic must be ``at least`` or ``at most`` this."""
+    """The bound that a figure has to reach: its judged statistic must be at least, more than or at most this."""
 
     bound: float
-    direction: Literal["at least", "at most"] = "at least"
+    direction: Literal["at least", "more than", "at most"] = "at least"
 
     def holds(self, value: float) -> bool:
         """Returns whether a value reaches the bound up to rounding: 100·(1 − 800/1000) is 19.999999999999996."""
+        if self.direction == "more than":
+            return value > self.bound and not math.isclose(value, self.bound, rel_tol=1e-12)
         is_there = value >= self.bound if self.direction == "at least" else value <= self.bound
         return is_there or math.isclose(value, self.bound, rel_tol=1e-12)
 
@@ -26,13 +30,13 @@ class Target:
         """Returns the factor by which a value clears the bound; below 1 it falls short. For a bound of 0, which has no
         multiples, it is 1 plus the distance."""
         if self.bound == 0:
-            return 1 + value if self.direction == "at least" else 1 - value
-        if self.direction == "at least":
+            return 1 - value if self.direction == "at most" else 1 + value
+        if self.direction != "at most":
             return value / self.bound
         return self.bound / value if value > 0 else math.inf
 
     def text(self, unit: str) -> str:
-        return f"{'≥' if self.direction == 'at least' else '≤'} {_digits(self.bound, 5)}{_spaced(unit)}"
+        return f"{_SIGNS[self.direction]} {_digits(self.bound, 5)}{_spaced(unit)}"
 
 
 @dataclass(frozen=True, slots=True)

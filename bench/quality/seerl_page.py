@@ -28,7 +28,7 @@ def write(
         scores: contestant -> normalised scores, (seeds, tasks).
         sweep: λ -> the same of the ensemble that it takes.
         dots: divergence of an ensemble's members, as a share of the greatest of its run, and its score relative to
-            the best of its run.
+            the mean of its run.
     """
     levels = np.linspace(0, max(1.0, max(float(each.max()) for each in scores.values())), 101)
     axes = Axes((0.0, float(levels[-1])), (0.0, 1.0), "normalised score τ", "share of runs above τ", height=300)
@@ -65,7 +65,7 @@ def write(
         for x, y in dots
     ]
     spread = figure(
-        "A dot is an ensemble of a run's sweep; 0 is the best of its run.",
+        "A dot is an ensemble of a run's sweep; 0 is the mean of its run. Runs with a single ensemble are left out.",
         plane.draw("Scores over diversity", *marks),
         caption="Score over the diversity of the members",
     )

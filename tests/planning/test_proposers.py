@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policies, learned_policy
@@ -65,3 +66,21 @@ def test_the_shipped_policy_is_a_single_one() -> None:
     assert len(learned_policies(None, 1)) == 1
     with pytest.raises(ConfigError, match="comes with ziggurat is a single one"):
         learned_policies(None, 2)
+
+
+def test_the_divergence_of_proposers_is_that_of_their_choices_of_devices() -> None:
+    """Over all tasks, in the states of the first policy's likeliest placements."""
+    found, policies = tasks(2), [perturbed(seed, 0.3) for seed in range(2)]
+    apart: list[float] = []
+    for task in found:
+        inputs_NPDQ, legal_NPD, _ = policies[0].place(task, 1, None, learning=True).inputs  # pyright: ignore[reportGeneralTypeIssues]
+        one, other = (
+            softmax(np.asarray(policy.logits(inputs_NPDQ, legal_NPD)[:, 0], np.float64), -1) for policy in policies
+        )
+        seen = (one > 0) & (other > 0)
+        terms = np.where(seen, (one - other) * (np.log(np.where(seen, one, 1)) - np.log(np.where(seen, other, 1))), 0)
+        apart.append(float(terms.sum(-1).mean() / 2))
+    chosen = choose_proposers(policies, found, 2)
+    assert chosen.members == (0, 1)
+    assert chosen.diversity == pytest.approx(np.mean(apart), rel=1e-4)
+    assert abs(apart[0] - apart[1]) > 1e-3 * apart[0]

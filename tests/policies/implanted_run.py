@@ -28,6 +28,7 @@ def implanted(folder: Path, controllers: Sequence[float], **sections: Any) -> Po
         "algorithm": {"name": "a2c", "hidden": (8,), "n_steps": 8},
         "training": {"steps": 16 * cycles, "cycles": cycles, "environments": 2},
         "selection": {"members": 2, "episodes": 4, "states": 40},
+        "ensemble": {},
         "evaluation": {"episodes": 3},
     }
     config = PoliciesConfig.model_validate({key: {**values[key], **sections.get(key, {})} for key in values})

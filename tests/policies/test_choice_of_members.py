@@ -92,8 +92,11 @@ def test_every_weight_proposes_members_that_are_good_enough(four: Path) -> None:
 def test_a_sweep_plays_the_members_of_each_weight(four: Path) -> None:
     choose(four, changed(four, selection={"diversity": (0.0,), "tolerance": 0.5}))
     judged = judge(four, changed(four, evaluation={"sweep": (0.0, 1e6)}))
-    assert [each.members for each in judged.sweep] == [(1, 2), (1, 3)]
+    assert [each.members for each in judged.sweep] == [(1, 2), (1, 4)]  # every snapshot takes part, by default
     assert judged.sweep[0].divergence < judged.sweep[1].divergence
+    assert judged.sweep[0].mean > judged.sweep[1].mean
+    judged = judge(four, changed(four, evaluation={"sweep": (0.0, 1e6), "sweep_tolerance": 0.5}))
+    assert [each.members for each in judged.sweep] == [(1, 2), (1, 3)]
 
 
 def test_members_stay_chosen_as_they_were_asked_for(tmp_path: Path) -> None:
@@ -177,6 +180,34 @@ def test_the_best_snapshot_alone_is_a_candidate(tmp_path: Path) -> None:
     assert judged.ensemble.members == (3,)
     assert judged.ensemble.mean == judged.best_snapshot.mean
     assert {each.members for each in judged.sweep} == {(1, 2, 3)}
+
+
+@pytest.mark.parametrize("best", range(-4, 6))
+def test_what_brought_most_is_chosen(four: Path, best: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of snapshots and ensembles whose returns are made up; a negative place is that of a snapshot from the end."""
+    order = [("snapshot", place) for place in range(4)] + [("ensemble", place) for place in range(6)]
+    wanted = ("snapshot", 4 + best) if best < 0 else ("ensemble", best)
+    played: list[tuple[tuple[Member, ...], str]] = []
+    play = playing.play
+
+    def made_up(task: Any, act: Any, seeds: Any, **rest: Any) -> Any:
+        found = play(task, act, seeds, **rest)
+        place = len(played)
+        played.append((act.__self__.members, act.__self__.rule))
+        mean = 10.0 if order[place] == wanted else 2.0 if place == 1 else 1.0 - place / 100
+        return replace(found, returns=[mean] * len(seeds))
+
+    monkeypatch.setattr(playing, "play", made_up)
+    rules = {"discrete": ("vote", "add", "multiply")}
+    settings = changed(four, selection={"diversity": (0.0, 1e6), "tolerance": 1.0, "members": 2}, ensemble=rules)
+    found = choose(four, settings)
+    assert len(played) == len(order)
+    assert len({each.members for each in found.candidates[:-1]}) == 2
+    by_snapshot = [members[0] for members, _ in played[:4]]
+    members, rule = played[order.index(wanted)]
+    assert found.ensemble.members == tuple(by_snapshot.index(each) + 1 for each in members)
+    assert found.ensemble.rule == rule
+    assert found.ensemble.mean == 10.0
 
 
 def test_the_record_of_what_was_trained_is_kept(four: Path) -> None:

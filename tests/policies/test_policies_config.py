@@ -25,6 +25,11 @@ def test_a_sweep_rises_without_repetitions() -> None:
     assert config(evaluation={"sweep": []}).evaluation.sweep == ()
 
 
+def test_a_rule_that_is_named_twice_is_played_once() -> None:
+    assert config(ensemble={"discrete": ["vote", "vote", "add"]}).ensemble.discrete == ("vote", "add")
+    assert config(ensemble={"continuous": ["mean", "mean"]}).ensemble.continuous == ("mean",)
+
+
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [

@@ -178,6 +178,22 @@ def test_a_run_of_continuous_actions_is_chosen_judged_and_drawn(tmp_path: Path) 
     assert not re.search(r'(src|href)="(?!data:|#)', page)
 
 
+@pytest.mark.parametrize("algorithm", ["ddpg", "td3"])
+def test_exploration_has_the_deviation_of_the_config(algorithm: str) -> None:
+    """In shares of half the range, which is that of the scaled actions that stable-baselines3 adds noise to."""
+    from ziggurat.policies.agents.environments import training_environments
+    from ziggurat.policies.agents.learner import make_agent
+
+    settings = config(algorithm)
+    own = settings.algorithm.model_copy(update={"noise": 0.3})
+    envs = training_environments(settings.task, 2, 0.99)
+    noise = make_agent(own, settings.task, envs, 1e-3, 0).action_noise  # pyright: ignore[reportAttributeAccessIssue]
+    np.random.seed(0)
+    drawn = np.array([noise() for _ in range(4000)])
+    assert drawn.std() == pytest.approx(0.3, rel=0.05)
+    assert abs(drawn.mean()) < 0.03
+
+
 def test_the_callback_works_in_a_plain_training() -> None:
     from stable_baselines3 import A2C
 

@@ -32,6 +32,14 @@ def test_resamples_keep_tasks_apart() -> None:
     assert len(set(found.tolist())) > 2
 
 
+def test_each_task_draws_seeds_of_its_own() -> None:
+    scores = np.repeat(np.arange(5.0)[:, None], 2, 1)
+    apart = stratified_bootstrap(scores, lambda each: np.abs(each[..., 0] - each[..., 1]).max(1), resamples=200)
+    assert (apart > 0).mean() > 0.9
+    whole = stratified_bootstrap(np.stack([scores, -scores], -1), lambda each: each.sum(-1).any((1, 2)), resamples=50)
+    assert not whole.any()  # further dimensions are drawn together
+
+
 def test_intervals_hold_the_true_mean_about_as_often_as_they_say() -> None:
     draw = np.random.default_rng(3)
     held = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Silent
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policies, learned_policy, proposer_path
+from ziggurat.planning.autoshard.policy import LR, Learner
 from ziggurat.planning.autoshard.pool import table_pool
 from ziggurat.training.placement import kernel_benchmark as kernels
 from ziggurat.training.placement import policy_training
@@ -53,6 +55,28 @@ def test_rounds_measure_and_learn_and_resume(tmp_path: Path, monkeypatch: pytest
     again = train_policy(tmp_path, CPU, 2, pool=POOL)
     assert again.origin == policy.origin
     assert len((tmp_path / PLACEMENTS).read_text().splitlines()) == len(lines)
+
+
+@pytest.mark.parametrize("proposers", [1, 2])
+def test_each_round_is_a_cycle_of_the_rate_if_several_propose(
+    proposers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "EPOCHS", 3)
+    monkeypatch.setattr(kernels, "SETS", 12)
+    monkeypatch.setattr(kernels, "MAX_BYTES", 3 * 10**8)
+    monkeypatch.setattr(policy_training, "MEASURED_TASKS", 1)
+    monkeypatch.setattr(policy_training, "UPDATES", 4)
+    monkeypatch.setattr(policy_training, "CHOOSING_TASKS", 1)
+    rates: list[float] = []
+
+    def learned(learner: Learner, *_: object) -> float:
+        rates.append(learner._optimizer.param_groups[0]["lr"])  # pyright: ignore[reportPrivateUsage]
+        return 0.0
+
+    monkeypatch.setattr(policy_training, "train_on_synthetic_tasks", learned)
+    train_policy(tmp_path, CPU, 2, pool=POOL, proposers=proposers)
+    cycle = [LR / 2 * (math.cos(math.pi * update / 4) + 1) for update in range(4)]
+    assert rates == pytest.approx(([LR] * 4 if proposers == 1 else cycle) * 2)
 
 
 def test_snapshots_of_rounds_propose_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.core.errors import RunFolderError
+from ziggurat.core.errors import ConfigError, RunFolderError
 from ziggurat.core.files import locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.policies import run_folder
@@ -49,6 +49,7 @@ def choose(
 
     Raises:
         RunFolderError: the folder is no run of policies, is damaged, lacks snapshots, or was trained otherwise.
+        ConfigError: the config says that continuous actions are drawn.
         EnvironmentMismatch: the extra ``rl`` is not installed.
     """
     from ziggurat.policies.agents.load_members import load_members
@@ -87,6 +88,7 @@ def choose(
             episodes=(seeds.start, seeds.stop),
             temperature=config.ensemble.temperature,
             size=config.selection.members,
+            drawn=config.is_drawn,
         )
         for name in (run_folder.EVALUATION_FILE, run_folder.FILM_FILE):  # of another choice
             (folder / name).unlink(missing_ok=True)
@@ -99,14 +101,14 @@ def _alone(
     config: PoliciesConfig, members: Sequence[Member], rule: Rule, seeds: Sequence[int], progress: Progress
 ) -> list[Played]:
     """Returns what each snapshot brings alone, with its share of the states on which divergences are computed."""
-    from ziggurat.policies.agents.ensemble_policy import EnsemblePolicy
+    from ziggurat.policies.agents.ensemble_policy import acting
     from ziggurat.policies.agents.play import play
 
     share = -(-config.selection.states // len(members))
     progress.start("snapshots", len(members), "snapshots")
     played: list[Played] = []
     for number, member in enumerate(members):
-        act = EnsemblePolicy([member], rule).act
+        act = acting(config, [member], rule, seeds).act
         played.append(play(config.task, act, seeds, keep=share, keep_seed=number))
         progress.advance(number + 1, **{"return": f"{np.mean(played[-1].returns):.4g}"})
     progress.finish()
@@ -130,7 +132,7 @@ def _together(
     progress: Progress,
 ) -> tuple[list[Candidate], int]:
     """Returns what each subset brings by each rule, and the steps of these episodes."""
-    from ziggurat.policies.agents.ensemble_policy import EnsemblePolicy
+    from ziggurat.policies.agents.ensemble_policy import acting
     from ziggurat.policies.agents.play import play
 
     candidates: list[Candidate] = []
@@ -138,7 +140,8 @@ def _together(
     progress.start("ensembles", len(subsets) * len(rules), "ensembles")
     for subset, rule in itertools.product(subsets, rules):
         chosen = subset.selection.members
-        together = play(config.task, EnsemblePolicy([members[place] for place in chosen], rule).act, seeds)
+        policy = acting(config, [members[place] for place in chosen], rule, seeds)
+        together = play(config.task, policy.act, seeds)
         of_cycles = tuple(cycles[place] for place in chosen)
         candidates.append(
             Candidate(subset.weight, of_cycles, rule, subset.selection.diversity, tuple(together.returns))
@@ -173,7 +176,16 @@ def finished_snapshots(folder: Path, config: PoliciesConfig) -> list[run_folder.
 
 
 def rules_of(config: PoliciesConfig, action_space: object) -> tuple[Rule, ...]:
-    """Returns the rules that a config allows for these actions."""
+    """Returns the rules that a config allows for these actions.
+
+    Raises:
+        ConfigError: the config says that continuous actions are drawn.
+    """
     from gymnasium import spaces
 
+    if config.ensemble.drawn and not isinstance(action_space, spaces.Discrete):
+        raise ConfigError(
+            f"ensemble.drawn: {config.task.env} has continuous actions, which are never drawn",
+            "leave ensemble.drawn out",
+        )
     return config.ensemble.discrete if isinstance(action_space, spaces.Discrete) else config.ensemble.continuous

@@ -213,6 +213,14 @@ class EnsembleConfig(Config):
     """The same for continuous actions."""
     temperature: Positive = 1.0
     """What DQN's values are divided by to make probabilities of them."""
+    drawn: bool | None = None
+    """Draw discrete actions from the members' probabilities instead of taking the most favoured ones. Default: for A2C
+    and PPO on Atari games, where policies that never vary get caught (docs/decisions/0079)."""
+
+    @pydantic.field_validator("discrete", "continuous")
+    @classmethod
+    def _are_different(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(value))
 
 
 class EvaluationConfig(Config):
@@ -225,6 +233,9 @@ class EvaluationConfig(Config):
     sweep: tuple[NotNegative, ...] = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
     """Values of λ whose ensembles are played as well, to be drawn; none of them is chosen. They are sorted, without
     repetitions."""
+    sweep_tolerance: Share = 1.0
+    """δ of these ensembles, as a share of the range of the snapshots' returns in the selection's episodes; 1 lets every
+    snapshot take part, so that λ alone decides."""
 
     @pydantic.field_validator("sweep")
     @classmethod
@@ -242,6 +253,13 @@ class PoliciesConfig(Config):
     selection: SelectionConfig = SelectionConfig()
     ensemble: EnsembleConfig = EnsembleConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether discrete actions are drawn instead of the most favoured ones."""
+        if self.ensemble.drawn is not None:
+            return self.ensemble.drawn
+        return self.task.is_atari and isinstance(self.algorithm, A2CConfig | PPOConfig)
 
     @pydantic.model_validator(mode="after")
     def _snapshots_are_enough(self) -> PoliciesConfig:

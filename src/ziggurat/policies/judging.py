@@ -33,10 +33,10 @@ def judge(
     Raises:
         RunFolderError: the folder is no run of policies, is damaged, was trained otherwise, or nothing was
             chosen yet.
-        ConfigError: the members were chosen in some of these episodes, or with another temperature.
+        ConfigError: the members were chosen in some of these episodes, or to act otherwise.
         EnvironmentMismatch: the extra ``rl`` is not installed.
     """
-    from ziggurat.policies.agents.ensemble_policy import EnsemblePolicy
+    from ziggurat.policies.agents.ensemble_policy import acting
     from ziggurat.policies.agents.film import film
     from ziggurat.policies.agents.load_members import load_members
     from ziggurat.policies.agents.play import play, play_randomly
@@ -58,7 +58,8 @@ def judge(
         _check_apart(selection, config, seeds)
         rule = selection.ensemble.rule
         rules = rules_of(config, next(iter(members.values())).action_space)
-        swept = [swept_members(selection, weight) for weight in config.evaluation.sweep]
+        share = config.evaluation.sweep_tolerance
+        swept = [swept_members(selection, weight, share) for weight in config.evaluation.sweep]
         wanted: list[tuple[tuple[int, ...], Rule]] = [
             (selection.ensemble.members, rule),
             *(((cycle,), rules[0]) for cycle in selection.cycles),
@@ -71,7 +72,7 @@ def judge(
         for cycles, by in wanted:
             if (cycles, by) in found:
                 continue
-            together = play(config.task, EnsemblePolicy([members[each] for each in cycles], by).act, seeds)
+            together = play(config.task, acting(config, [members[each] for each in cycles], by, seeds).act, seeds)
             found[cycles, by] = Judged(cycles, by, _divergence(selection, cycles), tuple(together.returns))
             steps += together.steps
             progress.advance(len(found), **{"return": f"{found[cycles, by].mean:.4g}"})
@@ -88,7 +89,7 @@ def judge(
         )
         run_folder.write_config(folder, known.model_copy(update={"evaluation": config.evaluation}))
         run_folder.write_record(folder, run_folder.EVALUATION_FILE, record)
-        ensemble = EnsemblePolicy([members[each] for each in selection.ensemble.members], rule)
+        ensemble = acting(config, [members[each] for each in selection.ensemble.members], rule, seeds)
         run_folder.write_record(folder, run_folder.FILM_FILE, film(config.task, ensemble.act, seeds[0]))
     return record
 
@@ -118,9 +119,14 @@ def read_selection(folder: Path) -> SelectionRecord | None:
     return record
 
 
-def swept_members(selection: SelectionRecord, weight: float) -> tuple[int, ...]:
-    """Returns the cycles of the members that λ = ``weight`` takes, by what selection found and was asked for."""
-    chosen = select(selection.means, selection.divergence_MM, selection.wanted, weight, selection.tolerance)
+def swept_members(selection: SelectionRecord, weight: float, share: float) -> tuple[int, ...]:
+    """Returns the cycles of the members that λ = ``weight`` takes, by what selection found.
+
+    As many are taken as were asked for. δ is ``share`` of the range of the snapshots' returns.
+    """
+    means = selection.means
+    tolerance = share * (max(means) - min(means))
+    chosen = select(means, selection.divergence_MM, selection.wanted, weight, tolerance)
     return tuple(selection.cycles[place] for place in chosen.members)
 
 
@@ -141,6 +147,12 @@ def _check_apart(selection: SelectionRecord, config: PoliciesConfig, seeds: rang
         raise ConfigError(
             f"ensemble.temperature: received {config.ensemble.temperature:g}; the members were chosen with "
             f"{selection.temperature:g}",
+            "run `policies select` again",
+        )
+    if selection.drawn != config.is_drawn:
+        allowed = "drawn" if selection.drawn else "not drawn"
+        raise ConfigError(
+            f"ensemble.drawn: received {config.ensemble.drawn}; the members were chosen with actions {allowed}",
             "run `policies select` again",
         )
 

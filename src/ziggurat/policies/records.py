@@ -52,6 +52,7 @@ class SelectionRecord:
         temperature: of the ensembles, see :class:`~ziggurat.policies.config.EnsembleConfig`.
         size: m, how many members were asked for; fewer are chosen where fewer are good enough. 0 in a file of an
             earlier version, which did not store it.
+        drawn: whether discrete actions were drawn, see the same; a file of an earlier version has none drawn.
     """
 
     cycles: tuple[int, ...]
@@ -64,6 +65,7 @@ class SelectionRecord:
     episodes: tuple[int, int]
     temperature: float
     size: int = 0
+    drawn: bool = False
 
     @property
     def ensemble(self) -> Candidate:

@@ -141,6 +141,10 @@ def read_config(folder: Path) -> PoliciesConfig:
         RunFolderError: the folder is no run of policies, or is damaged.
     """
     path = folder / MARKER
+    if not path.is_file():
+        raise RunFolderError(
+            f"{folder}: is no run of policies", "name a folder that `ziggurat policies train CONFIG` has written"
+        )
     values = _read(path, f"{folder}: is no run of policies")
     config = values.get("config")
     if not isinstance(config, dict):

@@ -15,8 +15,9 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from ziggurat.core.errors import ConfigError
 from ziggurat.policies.actions import Actions, Categorical, Gaussian
 from ziggurat.policies.agents.member import Member
+from ziggurat.policies.config import PoliciesConfig
 from ziggurat.policies.continuous_rules import continuous_action
-from ziggurat.policies.discrete_rules import discrete_action
+from ziggurat.policies.discrete_rules import discrete_action, drawn_action
 from ziggurat.policies.records import Rule
 
 
@@ -30,13 +31,16 @@ class EnsemblePolicy:
         env: the environments whose observations :meth:`predict` is given. Where these standardise them
             (``VecNormalize``), it puts them back first, as each member standardises by the statistics of its own time.
             Default: those of the agent of the last member, as for the agent's own ``predict``.
+        drawn: :meth:`act` draws discrete actions instead of taking the most favoured ones.
+        seed: seeds these draws; default: each object draws anew.
 
     Raises:
         ConfigError: there is no member, they have different actions or observations, or the rule is for the other kind
             of actions.
     """
 
-    def __init__(self, members: Sequence[Member], rule: Rule, env: VecEnv | None = None) -> None:
+    def __init__(self, members: Sequence[Member], rule: Rule, env: VecEnv | None = None, *, drawn: bool = False,
+                 seed: int | None = None) -> None:  # fmt: skip
         if not members:
             raise ConfigError("an ensemble of no policies", "give one or more")
         self.members, self.rule = tuple(members), rule
@@ -53,17 +57,23 @@ class EnsemblePolicy:
             allowed = "vote, add, multiply" if is_discrete else "mean, bins, density, elimination"
             raise ConfigError(f"the rule {rule} does not suit {kind} actions", f"use one of {allowed}")
         self._space, self._seen = space, seen
+        self._is_drawn, self._draw = drawn, np.random.default_rng(seed)
         self._env = members[-1].env if env is None else unwrap_vec_normalize(env)
 
     def act(self, observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the actions for observations (N, …): int64 (N,), or float32 (N, D) in the environment's units."""
-        return self.combined([member.actions(observations) for member in self.members])
+        return self.combined([member.actions(observations) for member in self.members], drawn=self._is_drawn)
 
-    def combined(self, actions: Sequence[Actions]) -> npt.NDArray[Any]:
-        """Returns the actions by the rule, of what each member would do."""
+    def combined(self, actions: Sequence[Actions], *, drawn: bool = False) -> npt.NDArray[Any]:
+        """Returns the actions by the rule, of what each member would do; discrete ones can be drawn."""
         if isinstance(self._space, spaces.Discrete):
             log_MNA = np.stack([each.log_NA for each in actions if isinstance(each, Categorical)])
-            return discrete_action(self.rule, log_MNA) + int(self._space.start)  # pyright: ignore[reportArgumentType]
+            rule: Any = self.rule
+            if drawn:
+                action_N = drawn_action(rule, log_MNA, self._draw.random(log_MNA.shape[:2]))
+            else:
+                action_N = discrete_action(rule, log_MNA)
+            return action_N + int(self._space.start)
         assert isinstance(self._space, spaces.Box)
         action_MND = np.stack([each.action_ND for each in actions if isinstance(each, Gaussian)])
         low, high = (np.asarray(each, np.float64) for each in (self._space.low, self._space.high))
@@ -76,17 +86,25 @@ class EnsemblePolicy:
         episode_start: Any = None,
         deterministic: bool = True,
     ) -> tuple[npt.NDArray[Any], Any]:
-        """Returns what an agent's ``predict`` does: actions without exploration, and ``state`` as it was.
+        """Returns what an agent's ``predict`` does: actions, and ``state`` as it was.
 
         Args:
             observation: observations (N, …), or a single one without the first dimension, whose action has none either.
                 They are as the environments return them, standardised where these do that; :meth:`act` takes them as
                 they are before.
-            state, episode_start, deterministic: of no effect.
+            state, episode_start: of no effect.
+            deterministic: take the most favoured actions; discrete ones are drawn otherwise, whatever :meth:`act` does.
+                Continuous actions are never drawn.
         """
-        del episode_start, deterministic
+        del episode_start
         is_batch = is_vectorized_observation(maybe_transpose(observation, self._seen), self._seen)
         if self._env is not None:
             observation = np.asarray(self._env.unnormalize_obs(observation))
-        actions = self.act(observation)
+        found = [member.actions(observation) for member in self.members]
+        actions = self.combined(found, drawn=not deterministic)
         return actions if is_batch else actions.squeeze(axis=0), state
+
+
+def acting(config: PoliciesConfig, members: Sequence[Member], rule: Rule, seeds: Sequence[int]) -> EnsemblePolicy:
+    """Returns the members as a config lets them act, with draws of their own for the episodes with these seeds."""
+    return EnsemblePolicy(members, rule, drawn=config.is_drawn, seed=seeds[0])

@@ -26,7 +26,8 @@ def make_environment(task: TaskConfig, *, training: bool = False, frames: bool =
         frames: make it able to render frames, where it is.
 
     Raises:
-        ConfigError: there is no such environment, or policies for its spaces cannot be made.
+        ConfigError: there is no such environment, or policies for its spaces cannot be made, or its episodes have no
+            limit.
         EnvironmentMismatch: it needs a library that is not installed.
     """
     try:
@@ -38,12 +39,19 @@ def make_environment(task: TaskConfig, *, training: bool = False, frames: bool =
         if task.is_atari and task.max_steps is not None:
             env = TimeLimit(env, task.max_steps)
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise EnvironmentMismatch(f"task.env: {task.env}: {error}", "pip install 'ziggurat[rl]'") from None
+        ours = task.is_atari or "mujoco" in str(error).lower()
+        hint = "pip install 'ziggurat[rl]'" if ours else "install the library that the message names"
+        raise EnvironmentMismatch(f"task.env: {task.env}: {error}", hint) from None
     except gym.error.Error as error:
         close = nearest(task.env, gym.registry)
         hint = f"did you mean {close}?" if close else "`gymnasium.pprint_registry()` lists those that are installed"
         raise ConfigError(f"task.env: {task.env}: {error}", hint) from None
     check_spaces(f"task.env: {task.env}", env.action_space, env.observation_space)
+    if not task.is_atari and task.max_steps is None and (env.spec is None or env.spec.max_episode_steps is None):
+        raise ConfigError(
+            f"task.max_steps: {task.env} states no limit of its own, and a policy might never end its episode",
+            "give a number of steps after which episodes are cut off",
+        )
     env = Monitor(env)
     return ClipReward(env, -1.0, 1.0) if training and task.is_atari and task.atari.clip_rewards else env
 

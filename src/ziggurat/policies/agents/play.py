@@ -33,7 +33,7 @@ class Played:
 
 
 def play(task: TaskConfig, act: Act, seeds: Sequence[int], *, keep: int = 0, keep_seed: int = 0) -> Played:
-    """Plays one episode for each seed, without exploration.
+    """Plays one episode for each seed.
 
     Args:
         task: the task.

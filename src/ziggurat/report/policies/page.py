@@ -135,7 +135,8 @@ def _selection(selection: SelectionRecord) -> Html:
     ]
     note = (
         f"Chosen in {len(selection.returns[0])} episodes that evaluation does not use; snapshots more than "
-        f"{short(selection.tolerance)} below the best one take no part."
+        f"{short(selection.tolerance)} below the best one take no part. "
+        f"Discrete actions are {'drawn from the probabilities' if selection.drawn else 'the most favoured ones'}."
     )
     matrix = figure(
         "The stronger the colour, the farther two snapshots are apart; pairs of members are outlined.",
@@ -167,7 +168,7 @@ def _evaluation(evaluation: EvaluationRecord) -> Html:
     ]
     rows: list[list[object]] = [[name, _named(each.members), *_bounds(each.returns)] for name, each in named]
     rows.append(["random actions", "", *_bounds(evaluation.random)])
-    note = "Returns of episodes that decided nothing, without exploration. Intervals come of a bootstrap over episodes."
+    note = "Returns of episodes that decided nothing. Intervals come of a bootstrap over episodes."
     return section(
         "evaluation",
         "Evaluation",
