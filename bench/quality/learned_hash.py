@@ -302,7 +302,7 @@ def _targets(chosen: Iterable[Log]) -> dict[str, Target]:
     takes more than a fiftieth more bytes than it may."""
     found: dict[str, Target] = {}
     for log in chosen:
-        found |= {f"{log.name} {ratio}x lead": Target(0.0) for ratio in log.ratios if ratio >= 5}
+        found |= {f"{log.name} {ratio}x lead": Target(0.0, "more than") for ratio in log.ratios if ratio >= 5}
         found[f"{log.name} bytes"] = Target(1.02, "at most")
     return found
 

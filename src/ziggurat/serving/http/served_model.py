@@ -104,6 +104,7 @@ class ServedModel:
             _divide, self.transform, plain
         )  # no method: a version that is exchanged is freed at once
         self._divided = functools.lru_cache(_REMEMBERED)(divide)
+        self._needed = functools.lru_cache(_REMEMBERED)(functools.partial(_needed, self.transform))
 
     @classmethod
     def open(
@@ -158,13 +159,9 @@ class ServedModel:
     def _shared(self, mine: frozenset[str], context: Record) -> Record:
         """Returns the values of the context that features of the candidates need beside the candidates' own."""
         shared: dict[str, Any] = {}
-        for feature in self.transform.features:
-            needed = mine.intersection(feature.log_columns)
-            if len(needed) == len(feature.log_columns):
-                continue
-            for column in sorted(needed):
-                field = next(name for name in context if is_given(column, (name,)))
-                shared[field] = context[field]
+        for column in self._needed(mine):
+            field = next(name for name in context if is_given(column, (name,)))
+            shared[field] = context[field]
         return shared
 
     def bad_rows(self, bad: Iterable[tuple[JoinedRows, BadRow]]) -> HttpRefused:
@@ -209,6 +206,16 @@ def _divide(transform: Transform, plain: PlainFeatures, given: frozenset[str]) -
     mine = [each.name for each in transform.features if given.issuperset(each.log_columns)]
     others = [each.name for each in transform.features if each.name not in mine]
     return tuple(Side.of(transform.restricted(names), plain) if names else None for names in (mine, others))  # pyright: ignore[reportReturnType]
+
+
+def _needed(transform: Transform, given: frozenset[str]) -> tuple[str, ...]:
+    """Returns the columns that the context gives and features need beside columns of the candidates."""
+    columns: dict[str, None] = {}
+    for feature in transform.features:
+        needed = given.intersection(feature.log_columns)
+        if len(needed) < len(feature.log_columns):
+            columns |= dict.fromkeys(sorted(needed))
+    return tuple(columns)
 
 
 def _checked(given: GivenRows) -> GivenRows:

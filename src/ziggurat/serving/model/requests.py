@@ -118,7 +118,11 @@ def predict_requests(
     dense_BF = requests[0].dense_BF if len(requests) == 1 else np.concatenate([each.dense_BF for each in requests])
     ids = {name: Ids.joined([each.ids[name] for each in requests]) for name in scorer.manifest.features}
     shared = frozenset[str]().union(*(each.shared for each in requests))
-    places = {name: _places(name, requests) for name in shared}
+    alike: dict[tuple[bool, ...], Ints] = {}
+    places: dict[str, Ints] = {}
+    for name in shared:
+        given = tuple(name in each.shared for each in requests)
+        places[name] = alike[given] if given in alike else alike.setdefault(given, _places(given, requests))
     return scorer.columns_of_requests(Inputs(size, dense_BF, ids), places, reading)
 
 
@@ -127,11 +131,12 @@ def _context_of(places: Iterable[str], sizes: Sequence[int]) -> Ints | None:
     return np.repeat(np.arange(len(sizes)), sizes) if "context" in places else None
 
 
-def _places(name: str, requests: Sequence[EncodedRequests]) -> Ints:
+def _places(given: Sequence[bool], requests: Sequence[EncodedRequests]) -> Ints:
+    """Returns which row of its ids each row has, of a feature that the contexts of these requests have given."""
     parts: list[Ints] = []
     start = 0
-    for each in requests:
-        if name in each.shared and each.context_of is not None:
+    for by_context, each in zip(given, requests, strict=True):
+        if by_context and each.context_of is not None:
             parts.append(each.context_of + start)
             start += each.contexts
         else:

@@ -133,11 +133,12 @@ class Scorer:
         """
         rows, masks = self.lookup(inputs, reading)
         feature_of = self.manifest.feature_of
+        indices = {id(at): torch.from_numpy(at) for at in places.values()}  # features of a context share theirs
         for found in (rows, masks):
             for name in found:
                 at = places.get(feature_of[name])
                 if at is not None:
-                    found[name] = found[name][torch.from_numpy(at)]
+                    found[name] = found[name].index_select(0, indices[id(at)])
         dense_BF = aligned(inputs.dense)
         parts = [np.empty((0, sum(task.columns for task in self.manifest.tasks)), np.float32)]
         with self._turn, torch.no_grad():
