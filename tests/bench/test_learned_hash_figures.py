@@ -46,18 +46,18 @@ def test_the_lead_is_that_of_our_choice_on_validation_before_the_best_rival_on_t
     assert lead.value == pytest.approx(-0.084)
     assert figures["drawn 5x lead_apart"].value == 0.0
     assert figures["drawn 5x frequency_hash.ne"].value == pytest.approx(0.801)
-    assert figures["drawn 1x full.ne" if FULL == "full" else f"drawn 1x {FULL}.ne"].value == 0.5
+    assert figures[f"drawn 1x {FULL}.ne"].value == 0.5
     assert figures["drawn 5x frequency_hash.auc"].samples == pytest.approx([0.2 - 0.001 * seed for seed in SEEDS])
 
 
 def test_clusters_of_our_proxy_are_left_out_of_one_lead() -> None:
     found = outcomes()
     for seed in SEEDS:
-        found["frequency_hash", 5, seed] = outcome(0.99, 0.99, 100, 700)
+        found["frequency_hash", 5, seed] = outcome(0.99, 0.98, 100, 700)
     figures = {each.name: each for each in learned_hash._figures(LOG, found)}  # pyright: ignore[reportPrivateUsage]
     assert figures["drawn 5x lead"].note == f"{OURS[1]} before cce"
     assert figures["drawn 5x lead_without_cce"].note == f"{OURS[1]} before frequency_hash"
-    assert figures["drawn 5x lead_without_cce"].value == pytest.approx(0.99 - 0.885)
+    assert figures["drawn 5x lead_without_cce"].value == pytest.approx(0.98 - 0.885)
     assert figures["drawn 5x lead_without_cce_apart"].value == 1.0
     assert figures["drawn 5x lead"].value == pytest.approx(0.852 - 0.885)
     assert figures["drawn 5x lead_apart"].value == 0.0

@@ -56,6 +56,17 @@ def test_a_queue_that_stood_is_kept_short_until_a_second_passed_without_a_refusa
     assert not standing.stands(11.3, 0.0, 0.01)
 
 
+def test_a_queue_that_stands_takes_twenty_milliseconds_or_ten_requests() -> None:
+    """Unless it is said how long it may be, a queue of few slow requests is not too short to keep the model busy."""
+    for requests, rows_allowed in ((50, 20), (2, 250)):  # requests of one row of 1 ms, and of 25 rows
+        admission = Admission(ServingLimits())
+        admission.lately.add(50, 0.05, requests)
+        admission.overload(10.0, 1000, 50)
+        assert admission.overload(10.5, rows_allowed, 50) is None
+        assert admission.overload(10.5, rows_allowed + 1, 50) is not None
+    assert RowSeconds().of_a_request == 0.0
+
+
 def test_admission_takes_a_burst_and_keeps_the_queue_of_an_overload_short() -> None:
     """Requests of 10 rows of 1 ms each come every 2 ms, five times as fast as they are predicted, in batches of 50."""
     admission = Admission(ServingLimits(overload_wait_s=0.02, batch_rows=50))

@@ -69,8 +69,13 @@ def command(
     max_ids_per_row: Annotated[int, typer.Option(help="Values of all lists of a row.", min=1)] = 10_000,
     max_queue_rows: Annotated[int, typer.Option(help="Rows of a worker that wait; beyond it, 503.", min=1)] = 20_000,
     overload_wait_ms: Annotated[
-        float, typer.Option(help="Milliseconds of waiting rows while requests come too fast; beyond it, 503.", min=0)
-    ] = 50.0,
+        float | None,
+        typer.Option(
+            help="Milliseconds of waiting rows while requests come too fast; beyond it, 503. Default: 20, or what ten "
+            "requests take.",
+            min=0,
+        ),
+    ] = None,
     max_connections: Annotated[int, typer.Option(help="Open connections of a worker.", min=1)] = 1024,
     batch_rows: Annotated[int, typer.Option(help="Rows that are predicted together.", min=1)] = 2_048,
     batch_wait_ms: Annotated[
@@ -180,7 +185,7 @@ def command(
         rows=max_rows,
         ids_per_row=max_ids_per_row,
         queue_rows=max_queue_rows,
-        overload_wait_s=overload_wait_ms / 1e3,
+        overload_wait_s=None if overload_wait_ms is None else overload_wait_ms / 1e3,
         connections=max_connections,
         batch_rows=batch_rows,
         batch_wait_s=batch_wait_ms / 1e3,

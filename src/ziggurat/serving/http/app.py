@@ -26,6 +26,7 @@ from ziggurat.serving.http.page.routes import page_routes
 from ziggurat.serving.http.predict_routes import predict_routes
 from ziggurat.serving.http.refusals import HttpRefused
 from ziggurat.serving.http.served_model import ServedModel
+from ziggurat.serving.http.shedding import Shedding
 from ziggurat.serving.http.v2_routes import v2_routes
 from ziggurat.serving.versions.folder import VersionFolder
 
@@ -37,10 +38,12 @@ class Application:
     Attributes:
         asgi: the application, for an ASGI server.
         service: what answers.
+        shedding: which requests are refused before they are read, for a server of ours.
     """
 
     asgi: Gate
     service: Service
+    shedding: Shedding
 
 
 def application(
@@ -90,7 +93,7 @@ def application(
     app.add_exception_handler(Exception, _failed)  # it is raised again, and the gate logs it
     log = AccessLog() if log is None else log
     log.lost = metrics.line_lost
-    return Application(Gate(app, doors, limits, metrics, log, direct), service)
+    return Application(Gate(app, doors, limits, metrics, log, direct), service, Shedding(service, log))
 
 
 async def _failed(request: Request, _: Exception) -> Response:

@@ -7,6 +7,7 @@ take its answer.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ziggurat.serving.http.gate import COMPLETE, GONE
 from ziggurat.serving.http.limits import ServingLimits
 from ziggurat.serving.http.refusals import HttpRefused
+from ziggurat.serving.http.shedding import Shedding
 
 _LAST_REQUEST_S = 0.5
 """Seconds for a request on an open connection, once the server stops."""
@@ -29,6 +31,7 @@ class BoundedConnection(HttpToolsProtocol):
     """A connection with bounds; :func:`bounded_connection` sets them."""
 
     LIMITS = ServingLimits()
+    SHEDDING: Shedding | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -41,6 +44,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._end_timer: asyncio.TimerHandle | None = None
         self._goodbye_timer: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] = self.loop.create_future()
+        self._shed: HttpRefused | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
@@ -92,20 +96,51 @@ class BoundedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         self._in_head, self._head_bytes = False, 0
-        self._cancel_head_timer()
         if size > self.LIMITS.head_bytes:
             self._refuse_large_head()
             raise ValueError("the head of the request is too large")
+        self._shed = self._shed_unread()
+        if self._shed is not None:
+            return  # the timer of its head bounds its body, too
+        self._cancel_head_timer()
         self.scope[GONE] = self._gone  # pyright: ignore[reportGeneralTypeIssues] - a key of our own
         super().on_headers_complete()
         if self._ending and self.cycle:
             self.cycle.keep_alive = False
 
+    def _shed_unread(self) -> HttpRefused | None:
+        """Returns the refusal of a request whose body is not to be read; None if it is answered as usual."""
+        is_busy = self.cycle and not self.cycle.response_complete
+        if self.SHEDDING is None or is_busy or self._ending or self.expect_100_continue or self.flow.write_paused:
+            return None
+        assert self.parser is not None  # it calls this
+        return self.SHEDDING.refusal(self.parser.get_method(), self.url)
+
+    def on_body(self, body: bytes) -> None:
+        if self._shed is None:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self.scope[COMPLETE] = True  # pyright: ignore[reportGeneralTypeIssues] - a key of our own
+        if self._shed is not None:
+            self._cancel_head_timer()
+            self._answer_shed(self._shed)
+            self._shed = None
+        else:
+            super().on_message_complete()
+            self.scope[COMPLETE] = True  # pyright: ignore[reportGeneralTypeIssues] - a key of our own
         self._in_head = self._was_used = True
         self._since = time.monotonic()
+
+    def _answer_shed(self, refused: HttpRefused) -> None:
+        assert self.parser is not None  # it calls this
+        keep = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        self.transport.write(_response(refused, close=not keep))
+        self.server_state.total_requests += 1
+        if not keep:
+            self._close_idle()
+            return
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def shutdown(self) -> None:
         """Ends the connection once what its client has sent is answered.
@@ -181,11 +216,7 @@ class BoundedConnection(HttpToolsProtocol):
         """Answers without the application, and closes the connection."""
         if self.transport.is_closing():
             return
-        body = refused.body()
-        headers = [*refused.headers(), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
-        head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-        status = f"HTTP/1.1 {refused.status} {_PHRASES[refused.status]}\r\n".encode()
-        self.transport.write(status + head + b"\r\n" + body)
+        self.transport.write(_response(refused, close=True))
         self._close_idle()
 
 
@@ -197,6 +228,16 @@ _PHRASES = {
 }
 
 
-def bounded_connection(limits: ServingLimits) -> type[BoundedConnection]:
-    """Returns the class of connections with these bounds."""
-    return type("Connection", (BoundedConnection,), {"LIMITS": limits})
+def _response(refused: HttpRefused, *, close: bool) -> bytes:
+    """Returns the bytes of a refusal that the application does not answer."""
+    body = refused.body()
+    headers = [*refused.headers(), (b"content-length", str(len(body)).encode())]
+    headers += [(b"x-request-id", f"{random.getrandbits(128):032x}".encode())]
+    headers += [(b"connection", b"close")] * close
+    head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    return f"HTTP/1.1 {refused.status} {_PHRASES[refused.status]}\r\n".encode() + head + b"\r\n" + body
+
+
+def bounded_connection(limits: ServingLimits, shedding: Shedding | None = None) -> type[BoundedConnection]:
+    """Returns the class of connections with these bounds, which refuse what is shed."""
+    return type("Connection", (BoundedConnection,), {"LIMITS": limits, "SHEDDING": shedding})

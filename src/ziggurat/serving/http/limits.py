@@ -22,7 +22,8 @@ class ServingLimits:
         ids_per_row: ids of all lists of a row.
         depth: lists and objects in each other.
         queue_rows: rows that wait to be predicted.
-        overload_wait_s: seconds that the rows that wait may take while requests come faster than they are answered.
+        overload_wait_s: seconds that the rows that wait may take while requests come faster than they are answered;
+            None: 20 ms, or what ten requests take if that is longer.
         batch_rows: rows that are predicted together.
         batch_wait_s: seconds to wait for more rows before a batch is begun that is not full.
         deadline_s: seconds in which a request must be answered, unless it says otherwise.
@@ -42,7 +43,7 @@ class ServingLimits:
     ids_per_row: int = 10_000
     depth: int = 16
     queue_rows: int = 20_000
-    overload_wait_s: float = 0.05
+    overload_wait_s: float | None = None
     batch_rows: int = 2_048
     batch_wait_s: float = 0.0
     deadline_s: float = 5.0

@@ -45,7 +45,7 @@ class WorkerServer(uvicorn.Server):
         config = uvicorn.Config(
             application.asgi,  # pyright: ignore[reportArgumentType] - its messages are plain dictionaries
             loop="uvloop" if find_spec("uvloop") else "asyncio",
-            http=bounded_connection(limits),
+            http=bounded_connection(limits, application.shedding),
             ws="none",
             lifespan="on",
             interface="asgi3",

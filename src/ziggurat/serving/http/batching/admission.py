@@ -10,13 +10,16 @@ waited; the interval grows with a batch; and the queue stays short until a secon
 from __future__ import annotations
 
 from ziggurat.serving.http.limits import ServingLimits
-from ziggurat.serving.http.refusals import overloaded
+from ziggurat.serving.http.refusals import HttpRefused, overloaded
 
 _SMOOTHING = 0.1
 """How much the last batch or answer counts."""
 _INTERVAL_S = 0.1
 _INTERVAL_BATCHES = 2.0
 """A queue stands once its wait was too long for the longer of the two: seconds, and what so many batches take."""
+_WAIT_S, _QUEUED_REQUESTS = 0.02, 10.0
+"""What a queue that stands may take unless it is said: seconds, or as long as so many requests take if that is longer.
+With few requests in it a queue would be empty at times."""
 _CALM_S = 1.0
 
 
@@ -46,17 +49,23 @@ class RowSeconds:
     """
 
     def __init__(self) -> None:
-        self._seconds = self._rows = 0.0
+        self._seconds = self._rows = self._requests = 0.0
 
     @property
     def of_a_row(self) -> float:
         """Seconds; 0 before the first batch."""
         return self._seconds / self._rows if self._rows else 0.0
 
-    def add(self, rows: int, seconds: float) -> None:
+    @property
+    def of_a_request(self) -> float:
+        """Seconds of a request among others; 0 before the first batch."""
+        return self._seconds / self._requests if self._requests else 0.0
+
+    def add(self, rows: int, seconds: float, requests: int = 1) -> None:
         """Notes what a batch took."""
         self._seconds += seconds - _SMOOTHING * self._seconds
         self._rows += rows - _SMOOTHING * self._rows
+        self._requests += requests - _SMOOTHING * self._requests
 
 
 class StandingQueue:
@@ -103,7 +112,7 @@ class Admission:
     def __init__(self, limits: ServingLimits) -> None:
         self._limits = limits
         self.lately, self.late = RowSeconds(), Lateness()
-        self._standing = StandingQueue(limits.overload_wait_s)
+        self._standing = StandingQueue(_WAIT_S if limits.overload_wait_s is None else limits.overload_wait_s)
 
     def admit(self, now: float, deadline: float, rows: int, queued_rows: int, busy_rows: int) -> float:
         """Returns the seconds that the rows before a request are expected to take.
@@ -131,12 +140,28 @@ class Admission:
                 f"{max(0, deadline - now) * 1e3:.4g} ms",
                 wait_s,
             )
-        queue_s = queued_rows * row_s
-        if self._standing.stands(now, wait_s, busy_rows * row_s) and queue_s > self._limits.overload_wait_s:
-            self._standing.refused(now)
-            raise overloaded(
-                f"requests come faster than they are answered, and the rows that wait take {queue_s * 1e3:.4g} ms; "
-                f"{self._limits.overload_wait_s * 1e3:.4g} ms are allowed until they come slower",
-                wait_s,
-            )
+        refused = self.overload(now, queued_rows, busy_rows)
+        if refused is not None:
+            raise refused
         return wait_s
+
+    def overload(self, now: float, queued_rows: int, busy_rows: int) -> HttpRefused | None:
+        """Returns the refusal of any request, whatever it asks for, because the queue stands; None if it may wait.
+
+        Args:
+            now: when it arrives (monotonic seconds).
+            queued_rows, busy_rows: those that wait, and those that are being predicted.
+        """
+        row_s = self.lately.of_a_row
+        wait_s, queue_s = (queued_rows + busy_rows) * row_s, queued_rows * row_s
+        allowed_s = self._limits.overload_wait_s
+        if allowed_s is None:
+            allowed_s = max(_WAIT_S, _QUEUED_REQUESTS * self.lately.of_a_request)
+        if not self._standing.stands(now, wait_s, busy_rows * row_s) or queue_s <= allowed_s:
+            return None
+        self._standing.refused(now)
+        return overloaded(
+            f"requests come faster than they are answered, and the rows that wait take {queue_s * 1e3:.4g} ms; "
+            f"{allowed_s * 1e3:.4g} ms are allowed until they come slower",
+            wait_s,
+        )

@@ -155,6 +155,11 @@ class Batcher:
         """Exchanges the model; a batch that has begun ends with the one before."""
         self._model = model
 
+    def overload(self) -> HttpRefused | None:
+        """Returns the refusal of whatever request arrives now, because the queue stands; None if it may be admitted."""
+        with self._changed:
+            return self.admission.overload(time.monotonic(), self._queued_rows, self._begun_rows)
+
     async def predict(
         self,
         make: Callable[[ServedModel], list[GivenRows]],
@@ -317,7 +322,7 @@ class Batcher:
         outputs = _outputs(model, found_BT, further)
         end = time.monotonic()
         rows = len(columns_BC)
-        self.admission.lately.add(rows, end - max(began, self._ended))  # batches overlap
+        self.admission.lately.add(rows, end - max(began, self._ended), len(ready))  # batches overlap
         self._ended = end
         at = 0
         answers: dict[_Job, Answer | Exception] = {}
