@@ -31,12 +31,17 @@ class Interrupted(Silent):
             raise KeyboardInterrupt
 
 
-def test_rounds_measure_and_learn_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "EPOCHS", 3)  # the quality of the policy is not tested here
+def measure_little(monkeypatch: pytest.MonkeyPatch, *, tasks: int, updates: int) -> None:
+    """Makes measurements and trainings short; the quality of the policy is not tested here."""
+    monkeypatch.setattr(kernels, "EPOCHS", 3)
     monkeypatch.setattr(kernels, "SETS", 12)
     monkeypatch.setattr(kernels, "MAX_BYTES", 3 * 10**8)  # gigabytes of fresh pages take seconds
-    monkeypatch.setattr(policy_training, "MEASURED_TASKS", 2)
-    monkeypatch.setattr(policy_training, "UPDATES", 2)
+    monkeypatch.setattr(policy_training, "MEASURED_TASKS", tasks)
+    monkeypatch.setattr(policy_training, "UPDATES", updates)
+
+
+def test_rounds_measure_and_learn_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_little(monkeypatch, tasks=2, updates=2)
     with pytest.raises(KeyboardInterrupt):
         train_policy(tmp_path, CPU, 2, Interrupted(), POOL)
     assert learned_policy(tmp_path).origin["rounds"] == 1
@@ -61,11 +66,7 @@ def test_rounds_measure_and_learn_and_resume(tmp_path: Path, monkeypatch: pytest
 def test_each_round_is_a_cycle_of_the_rate_if_several_propose(
     proposers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "EPOCHS", 3)
-    monkeypatch.setattr(kernels, "SETS", 12)
-    monkeypatch.setattr(kernels, "MAX_BYTES", 3 * 10**8)
-    monkeypatch.setattr(policy_training, "MEASURED_TASKS", 1)
-    monkeypatch.setattr(policy_training, "UPDATES", 4)
+    measure_little(monkeypatch, tasks=1, updates=4)
     monkeypatch.setattr(policy_training, "CHOOSING_TASKS", 1)
     rates: list[float] = []
 
@@ -80,11 +81,7 @@ def test_each_round_is_a_cycle_of_the_rate_if_several_propose(
 
 
 def test_snapshots_of_rounds_propose_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "EPOCHS", 3)
-    monkeypatch.setattr(kernels, "SETS", 12)
-    monkeypatch.setattr(kernels, "MAX_BYTES", 3 * 10**8)
-    monkeypatch.setattr(policy_training, "MEASURED_TASKS", 1)
-    monkeypatch.setattr(policy_training, "UPDATES", 2)
+    measure_little(monkeypatch, tasks=1, updates=2)
     monkeypatch.setattr(policy_training, "CHOOSING_TASKS", 2)
     with pytest.raises(ConfigError, match="3 proposers of 2 rounds"):
         train_policy(tmp_path, CPU, 2, pool=POOL, proposers=3)
