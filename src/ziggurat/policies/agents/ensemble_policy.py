@@ -62,7 +62,10 @@ class EnsemblePolicy:
 
     def act(self, observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the actions for observations (N, …): int64 (N,), or float32 (N, D) in the environment's units."""
-        return self.combined([member.actions(observations) for member in self.members], drawn=self._is_drawn)
+        return self._taken(observations, drawn=self._is_drawn)
+
+    def _taken(self, observations: npt.NDArray[Any], *, drawn: bool) -> npt.NDArray[Any]:
+        return self.combined([member.actions(observations) for member in self.members], drawn=drawn)
 
     def combined(self, actions: Sequence[Actions], *, drawn: bool = False) -> npt.NDArray[Any]:
         """Returns the actions by the rule, of what each member would do; discrete ones can be drawn."""
@@ -100,8 +103,7 @@ class EnsemblePolicy:
         is_batch = is_vectorized_observation(maybe_transpose(observation, self._seen), self._seen)
         if self._env is not None:
             observation = np.asarray(self._env.unnormalize_obs(observation))
-        found = [member.actions(observation) for member in self.members]
-        actions = self.combined(found, drawn=not deterministic)
+        actions = self._taken(observation, drawn=not deterministic)
         return actions if is_batch else actions.squeeze(axis=0), state
 
 

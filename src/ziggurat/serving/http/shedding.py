@@ -8,7 +8,7 @@ answered by their connection as soon as they are complete, whatever is in them, 
 
 from __future__ import annotations
 
-import time
+import asyncio
 
 from ziggurat.serving.http.access_log import AccessLog
 from ziggurat.serving.http.call import Service
@@ -28,7 +28,7 @@ class Shedding:
 
     def __init__(self, service: Service, log: AccessLog) -> None:
         self._service, self._log = service, log
-        self._count, self._told = 0, float("-inf")
+        self._count = 0
 
     def refusal(self, method: bytes, url: bytes) -> HttpRefused | None:
         """Returns the refusal of a request; None if it is to be read.
@@ -45,13 +45,15 @@ class Shedding:
             return None
         self._service.metrics.refused(refused.code)
         self._service.metrics.answered(endpoint, refused.status, 0.0, {})
+        if not self._count:
+            asyncio.get_running_loop().call_later(_TELL_S, self._tell)
         self._count += 1
-        now = time.monotonic()
-        if now - self._told >= _TELL_S:
-            if self._log.is_on:
-                self._log.event("shed", requests=self._count)
-            self._count, self._told = 0, now
         return refused
+
+    def _tell(self) -> None:
+        """Logs how many were refused since the first of them."""
+        self._log.event("shed", requests=self._count)
+        self._count = 0
 
 
 def _endpoint(method: bytes, url: bytes) -> str | None:

@@ -122,7 +122,9 @@ def predict_requests(
     places: dict[str, Ints] = {}
     for name in shared:
         given = tuple(name in each.shared for each in requests)
-        places[name] = alike[given] if given in alike else alike.setdefault(given, _places(given, requests))
+        if given not in alike:
+            alike[given] = _places(given, requests)
+        places[name] = alike[given]
     return scorer.columns_of_requests(Inputs(size, dense_BF, ids), places, reading)
 
 
