@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,15 @@ def canvas_of(path: Path, width: float, height: float) -> Generator[Canvas]:
         yield canvas
         with atomic_file(path) as temporary:
             canvas.savefig(temporary, format="svg", metadata={"Date": None})
+            drawn = temporary.read_text(encoding="utf-8")
+            temporary.write_text(_numbered_clips(drawn), encoding="utf-8")
+
+
+def _numbered_clips(drawn: str) -> str:
+    """Names clip paths by number: Matplotlib names them by their corners, whose last bits differ between runs."""
+    for number, name in enumerate(re.findall(r'<clipPath id="(\w+)">', drawn)):
+        drawn = drawn.replace(f'id="{name}"', f'id="clip-{number}"').replace(f"url(#{name})", f"url(#clip-{number})")
+    return drawn
 
 
 def draw(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:

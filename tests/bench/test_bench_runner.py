@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -239,6 +240,8 @@ def test_docs_draw_the_same_picture_for_the_same_figures(tmp_path: Path) -> None
         pages.append((tmp_path / name).read_text(encoding="utf-8"))
     assert pages[0] == pages[1]
     assert all(f"<!-- {text} -->" in pages[0] for text in ("ours", "theirs", "2.5   (target ≤ 9 s)"))
+    assert set(re.findall(r'clip-path="url\(#(.*?)\)"', pages[0])) == {"clip-0"}
+    assert '<clipPath id="clip-0">' in pages[0]
 
 
 def test_docs_without_markers_is_an_error_with_its_hint(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
