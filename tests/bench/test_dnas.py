@@ -40,6 +40,7 @@ def test_the_planted_search_keeps_all_rows_and_may_spend_half_of_the_bytes() -> 
     config = planted_search({"flops": 1000.0, "bytes": 800.0})
     assert (config.limits.flops, config.limits.bytes) == (1000.0, 400.0)
     assert config.tables.rows == (1.0,)
+    assert config.supernet.masks == "soft"
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,9 @@ CONFIGS: dict[str, ModelConfig] = {
         layer=Ensemble.Config(blocks=(FactorizationMachineBlock.Config(outputs=3, mlp=SMALL), *DEFAULT_BLOCKS)),
         head=MMoE.Config(experts=2, expert=TINY, tower=TINY),
     ),
+    "dhen-pairs": DHEN.Config(
+        layer=Ensemble.Config(blocks=(LinearCompression.Config(outputs=4),)), layers=1, pairs=True, head=SMALL_HEAD
+    ),
 }
 
 _ABSENT = [kind for kind in built_in(ModelConfig, ModelSettings) if kind not in map(type, CONFIGS.values())]

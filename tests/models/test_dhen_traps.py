@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ziggurat.interactions.block import Block
+from ziggurat.interactions.factorization_machine import FactorizationMachine
 from ziggurat.interactions.field_blocks.composable import ComposableBlock
 from ziggurat.interactions.field_blocks.convolution import Convolution
 from ziggurat.interactions.field_blocks.ensemble import Ensemble
@@ -218,3 +219,22 @@ def test_stacked_layers_have_their_own_weights_and_read_the_layer_before() -> No
     for layer in model.stack.layers:
         state = layer(state)
     assert torch.equal(model(torch.empty(ROWS, 0), inputs), model.head(state.flatten(1)))
+
+
+def test_pairs_add_the_products_of_all_pairs_of_fields_to_each_logit() -> None:
+    """Those of the dense vector too, each pair once, beside whatever the stack and the head compute."""
+    torch.manual_seed(0)
+    plain = DHEN.Config(layer=Ensemble.Config(blocks=(BLOCKS["linear"],)), layers=1)
+    model, without = (
+        config.build(ModelDims(2, FIELDS, DIM, tasks=2)).double()
+        for config in (plain.model_copy(update={"pairs": True}), plain)
+    )
+    without.load_state_dict(model.state_dict())
+    assert isinstance(model, DHEN)
+    assert model.bottom is not None
+    dense, inputs = draw(ROWS, 2), draw(ROWS, FIELDS, DIM, seed=3)
+    fields = torch.cat([model.bottom(dense), inputs], dim=1)
+    products = sum((fields[:, i] * fields[:, j]).sum(1) for i in range(FIELDS + 1) for j in range(i))
+    assert isinstance(products, Tensor)
+    close(model(dense, inputs), without(dense, inputs) + products[:, None])
+    assert model.flops() == without.flops() + FactorizationMachine(FIELDS + 1, DIM).flops()

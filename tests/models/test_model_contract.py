@@ -178,6 +178,8 @@ def test_parameter_counts_by_hand() -> None:
         + head(3 * 8),
         "dhen": bottom(1) + dhen_layer(5) + dhen_layer(4) + head(4 * 8),
         "dhen-concat": bottom(1) + dhen_concat_layer(5) + dhen_concat_layer(19) + mmoe_head(19 * 8),
+        # a mixture of 5 fields to 4, the shortcut, the norm; products of pairs have no weights
+        "dhen-pairs": bottom(1) + (5 * 4 + 5 * 4 + 16) + head(4 * 8),
     }
 
 

@@ -27,7 +27,8 @@ class DHEN(StackedModel):
     Each layer is an :class:`~ziggurat.interactions.field_blocks.ensemble.Ensemble`: all of the same blocks, or, with
     ``stack``, each of its own, as an architecture search finds them.
 
-    Dense features enter as ``dense_vectors`` fields from a bottom MLP.
+    Dense features enter as ``dense_vectors`` fields from a bottom MLP. ``pairs`` adds a factorization machine to the
+    logits, which the paper does not have.
 
     Source: Zhang et al., "DHEN", arXiv 2203.11014, section 3.
     """
@@ -58,6 +59,10 @@ class DHEN(StackedModel):
         dense_vectors: Annotated[int, Field(ge=1)] = 1
         """Number of fields that the dense features together become."""
 
+        pairs: bool = False
+        """Adds the products of all pairs of fields to each logit, Σ_{i<j} ⟨x_i, x_j⟩, beside the stack: the
+        factorization machine of a DeepFM."""
+
         head: HeadConfig = SharedBottom.Config()
         """Maps the flattened last layer to the logits."""
 
@@ -73,4 +78,4 @@ class DHEN(StackedModel):
         same = config.stack is None
         layers = [config.layer] * config.layers if config.stack is None else list(config.stack)
         with within("layer" if same else "stack"):
-            super().__init__(layers, config.bottom, config.dense_vectors, config.head, dims)
+            super().__init__(layers, config.bottom, config.dense_vectors, config.head, dims, pairs=config.pairs)

@@ -293,3 +293,21 @@ def test_vectors_of_all_widths_are_alike_at_the_beginning(open_trainer: OpenTrai
         narrow_BFD, wide_BFD = found
         torch.testing.assert_close(narrow_BFD[..., :4], wide_BFD[..., :4])
         assert not narrow_BFD[..., 4:].any()
+
+
+def test_theta_begins_by_preferring_the_largest_sizes_and_nothing_else(make_experiment: MakeExperiment) -> None:
+    """Of widths, vectors and rows, with ``supernet.preference``; layers, skips and pairs begin at 0."""
+
+    def inspect(trainer: SuperNetTrainer) -> dict[str, tuple[tuple[Any, ...], list[float]]]:
+        decisions = {each.name: each.choices for each in trainer.space.decisions}
+        return {name: (decisions[name], each.tolist()) for name, each in trainer.logits.parameters.items()}
+
+    dear = {"flops": 1e12, "bytes": 1e12}
+    found = opened(make_experiment(), small_config(supernet={"preference": 1.5}, limits=dear), inspect)
+    assert {name.rpartition(".")[2] for name in found} >= {"width", "dim", "rows", "skip", "pairs"}
+    for name, (choices, theta) in found.items():
+        sized = name.endswith((".width", ".dim", ".rows"))
+        largest = choices.index(max(choices)) if sized else None
+        assert theta == [1.5 if place == largest else 0.0 for place in range(len(choices))], name
+    plain = opened(make_experiment(), small_config(supernet={"preference": 0}, limits=dear), inspect, "plain")
+    assert not any(any(theta) for _, theta in plain.values())

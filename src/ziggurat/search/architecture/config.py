@@ -47,8 +47,9 @@ class Limits(Config):
 class SuperNetConfig(Config):
     """The training of the super-net."""
 
-    warmup_epochs: Annotated[int, Field(ge=0)] = 1
-    """Passes that train weights alone. All choices are equally likely, but for what the limits make less likely."""
+    warmup_epochs: Annotated[int, Field(ge=0)] = 3
+    """Passes that train weights alone, of architectures that are drawn by ``preference`` and within the limits.
+    Products learn later than sums, and are judged too soon after a short one."""
 
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Passes that train weights and architecture in turn; default: as many as the config as it is was trained before
@@ -66,8 +67,13 @@ class SuperNetConfig(Config):
     the architecture computes a drawn one too, with the gradient of the mixture (straight through). ``soft``: both mix
     all choices by Gumbel-softmax, as published, which costs as much as all choices together."""
 
-    lr: Annotated[float, Field(gt=0)] = 0.1
-    """Learning rate of the architecture's logits (Adam)."""
+    lr: Annotated[float, Field(gt=0)] = 0.03
+    """Learning rate of the architecture's logits (Adam). A larger one decides by noise what has little effect."""
+
+    preference: Annotated[float, Field(ge=0, le=10)] = 2.0
+    """Logit at which the largest size of a table or a layer begins; those of other choices begin at 0. With 2 it has
+    7.4 times the chance of another one, within the limits, until the architecture's steps say otherwise. Smaller
+    sizes learn sooner, as all larger ones train their weights too."""
 
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Temperature of the Gumbel-softmax at the end of the warm-up."""

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ziggurat.core.errors import within
+from ziggurat.interactions.factorization_machine import FactorizationMachine
 from ziggurat.interactions.field_blocks.composable import ComposableBlock
 from ziggurat.interactions.field_blocks.convolution import Convolution
 from ziggurat.interactions.field_blocks.ensemble import Ensemble
@@ -40,6 +41,9 @@ from ziggurat.search.architecture.space.super_layer import (
 )
 from ziggurat.search.architecture.space.super_mlp import MLPChoices, SuperMLP, output_cost
 
+PAIRS = "pairs"
+"""The decision whether products of all pairs are added to the logits."""
+
 
 def every_block(fields: int) -> tuple[ComposableBlock, ...]:
     """Returns each built-in block once, all with ``fields`` outputs and small inner MLPs."""
@@ -64,6 +68,7 @@ class ComposedSpace(SearchSpace):
       between them.
     - Each interaction layer: one of the blocks, with the shortcut and the norm of
       :class:`~ziggurat.interactions.field_blocks.ensemble.Ensemble`, or none.
+    - Beside the layers: the products of all pairs of fields, added to the logits as in a DeepFM, or not.
 
     Args:
         config: the settings, listed below.
@@ -93,6 +98,9 @@ class ComposedSpace(SearchSpace):
 
         optional: bool = True
         """Whether each layer may also be left out."""
+
+        pairs: bool = True
+        """Whether the products of all pairs of fields may be added to the logits."""
 
         top: MLPChoices = MLPChoices()
         """The MLP over the flattened last layer; one linear layer to the logits follows."""
@@ -125,6 +133,7 @@ class ComposedSpace(SearchSpace):
                 for number, (_, candidates) in enumerate(self.layers, start=1)
             ),
             *self.config.top.decisions("top"),
+            *((Decision(PAIRS, (False, True)),) if self.config.pairs else ()),
         )
 
     def super_module(self) -> SuperComposed:
@@ -141,7 +150,12 @@ class ComposedSpace(SearchSpace):
             total = total + layer_cost(candidates, fields, dims.dim, probabilities[f"layer.{number}"], cost)
         width = config.top.out_width("top", self.flat, probabilities)
         total = total + config.top.expected_cost("top", self.flat, probabilities, cost)
-        return total + dims.tasks * output_cost(width, 1, cost)
+        total = total + dims.tasks * output_cost(width, 1, cost)
+        if config.pairs:
+            fields, dim = self.features, dims.dim
+            products = cost.of(f"pairs {fields} {dim}", lambda: FactorizationMachine(fields, dim), (fields, dim))
+            total = total + probabilities[PAIRS][1] * products
+        return total
 
     def model(self, values: dict[str, Any]) -> DHEN.Config:
         config = self.config
@@ -152,7 +166,10 @@ class ComposedSpace(SearchSpace):
         ]
         bottom = config.bottom.config("bottom", values) if self.dims.dense else MLP.Config(hidden=())
         head = SharedBottom.Config(bottom=config.top.config("top", values))
-        return DHEN.Config(stack=tuple(stack), bottom=bottom, dense_vectors=config.dense_vectors, head=head)
+        pairs = bool(values.get(PAIRS, False))
+        return DHEN.Config(
+            stack=tuple(stack), bottom=bottom, dense_vectors=config.dense_vectors, pairs=pairs, head=head
+        )
 
 
 class SuperComposed(SuperModule):
@@ -172,12 +189,18 @@ class SuperComposed(SuperModule):
         )
         self.top = SuperMLP(config.top, "top", space.flat)
         self.towers = Towers(self.top.out_features, MLP.Config(hidden=()), dims.tasks)
+        self.pairs = FactorizationMachine(space.features, dims.dim) if config.pairs else None
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor, masks: Masks) -> Tensor:
         if self.bottom is not None and self.to_vectors is not None:
             vectors_BVD = self.to_vectors(self.bottom(dense_BF, masks)).unflatten(1, (self.vectors, self.dim))
             emb_BFD = torch.cat([vectors_BVD, emb_BFD], dim=1)
+        state_BFD = emb_BFD
         for number, layer in enumerate(self.layers, start=1):
-            emb_BFD = layer(emb_BFD, masks[f"layer.{number}"])
-        state_BN = self.top(emb_BFD.flatten(1), masks)
-        return self.towers([state_BN] * self.tasks)
+            state_BFD = layer(state_BFD, masks[f"layer.{number}"])
+        state_BN = self.top(state_BFD.flatten(1), masks)
+        logits_BT = self.towers([state_BN] * self.tasks)
+        pairs = self.pairs
+        if pairs is None:
+            return logits_BT
+        return masks[PAIRS].mix([lambda: logits_BT, lambda: logits_BT + pairs(emb_BFD).sum(2)])

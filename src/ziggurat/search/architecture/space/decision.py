@@ -24,10 +24,12 @@ class Decision:
     Attributes:
         name: unique in a space, dotted by what it belongs to, such as ``top.1.width``.
         choices: the values, at least one, each of a JSON type and different from the others.
+        preferred: index of the choice that a search begins by preferring, such as the largest size; None for none.
     """
 
     name: str
     choices: tuple[Any, ...]
+    preferred: int | None = None
 
     def __post_init__(self) -> None:
         if not self.choices or len({repr(each) for each in self.choices}) < len(self.choices):

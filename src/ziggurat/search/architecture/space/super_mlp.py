@@ -61,7 +61,7 @@ class MLPChoices(Config):
         widths = (*self.widths, *((LEFT_OUT,) if self.optional else ()))
         found: list[Decision] = []
         for layer in range(1, self.layers + 1):
-            found.append(Decision(f"{prefix}.{layer}.width", widths))
+            found.append(Decision(f"{prefix}.{layer}.width", widths, widths.index(max(widths))))
             if self.skips:
                 found.append(Decision(f"{prefix}.{layer}.skip", (False, True)))
         return tuple(found)

@@ -126,8 +126,8 @@ class TableSpace:
         found: list[Decision] = []
         for table in self.tables:
             found += [
-                Decision(f"table.{table.name}.dim", self.dims),
-                Decision(f"table.{table.name}.rows", table.shares),
+                Decision(f"table.{table.name}.dim", self.dims, len(self.dims) - 1),
+                Decision(f"table.{table.name}.rows", table.shares, 0),
             ]
         return tuple(found)
 

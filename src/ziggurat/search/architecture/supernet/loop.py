@@ -78,7 +78,7 @@ class SuperNetTrainer:
         self.device, self.progress = device, progress
         training, world = space.experiment.training, World.current()
         self._training = training
-        self.logits = Logits(space.decisions, seed)
+        self.logits = Logits(space.decisions, seed, config.preference)
         self.optimizer = space.experiment.optimizer.build(recommender.dense_parameters())
         self.optimizer.register_step_pre_hook(_without_unused)
         slots = shared_slots(space.experiment.parallel, world, device)

@@ -28,13 +28,14 @@ class Logits:
     Args:
         decisions: all decisions.
         seed: the seed of the noise.
+        preference: the logit at which the preferred choice of a decision begins instead.
     """
 
-    def __init__(self, decisions: Sequence[Decision], seed: int) -> None:
+    def __init__(self, decisions: Sequence[Decision], seed: int, preference: float = 0.0) -> None:
         self.decisions = tuple(decisions)
         self._seed = seed
         self.parameters: dict[str, torch.nn.Parameter] = {
-            each.name: torch.nn.Parameter(torch.zeros(len(each.choices))) for each in decisions if each.is_open
+            each.name: torch.nn.Parameter(_first(each, preference)) for each in decisions if each.is_open
         }
 
     def probabilities(self, values: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -116,6 +117,13 @@ def temperature(first: float, last: float, done: float) -> float:
         done: the share of the training after the warm-up that is done, 0 to 1.
     """
     return first * (last / first) ** done
+
+
+def _first(decision: Decision, preference: float) -> Tensor:
+    values = torch.zeros(len(decision.choices))
+    if decision.preferred is not None:
+        values[decision.preferred] = preference
+    return values
 
 
 def _gumbel(generator: np.random.Generator, count: int) -> Tensor:
