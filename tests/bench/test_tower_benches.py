@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bench.lab.tower_modules import dcn_module, dlrm_module
@@ -12,10 +11,7 @@ from bench.quality import dmt_quality
 from bench.quality.dmt_quality import Data, Measured, Variant
 from bench.system import dmt
 from ziggurat.core.config import parse_config
-from ziggurat.towers.partitioner.partition import Partition
 from ziggurat.training.experiment import Experiment
-
-FEATURES = ("a", "b", "c", "d")
 
 
 @pytest.mark.parametrize("compression", [2, 4, 8])
@@ -70,17 +66,17 @@ def _data() -> Data:
 def test_a_model_that_is_worse_than_the_flat_one_is_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tp, strided = Variant("tp", 4, 2), Variant("strided", 4, 2)
     monkeypatch.setattr(dmt_quality, "variants", lambda few, quick: [tp, strided])
-    right, wrong = (("a", "b"), ("c", "d")), (("a", "c"), ("b", "d"))
-    found = Partition(FEATURES, (0, 0, 1, 1), (1.0,) * 4, np.zeros((4, 4)), np.zeros((4, 2)), 0.0, diverse=False)
+    right, wrong = [["a", "b"], ["c", "d"]], [["a", "c"], ["b", "d"]]
     measured = Measured(
         {"flat": _outcome(0.8), tp.name: _outcome(0.79), strided.name: _outcome(0.7)},
-        {("tp", 4): right, ("strided", 4): wrong},
-        {4: found},
+        {"tp 4": right, "strided 4": wrong},
+        {"4": 1.25},
     )
     figures = {each.name: each.samples[0] for each in dmt_quality.figures_of(_data(), [measured], quick=False)}
     assert figures["planted tp 4.below_flat"] == pytest.approx(0.01)
     assert figures["planted tp 4.over_strided"] == pytest.approx(0.09)
     assert figures["planted tp 4.compression"] == 2.0
+    assert figures["planted tp 4.load"] == 1.25
     assert (figures["planted tp 4.kept"], figures["planted strided 4.kept"]) == (1.0, 0.0)
     assert figures["planted tp 4.ari"] == 1.0
     assert figures["planted strided 4.ari"] < 0.1
