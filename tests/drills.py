@@ -106,6 +106,7 @@ DRILLS = {
         f"tests/models/test_planted_interaction.py::test_interacting_models_learn_it[{name}]": stays
         for name, stays in {
             "dhen-concat": "dhen stays",
+            "dhen-pairs": "dhen stays",
             "wukong-full": "wukong stays",
             "wukong-attentive": "wukong stays",
             "finalmlp-row": "finalmlp stays",
@@ -169,7 +170,16 @@ DRILLS = {
     },
     **{
         f"tests/models/test_golden_losses.py::test_losses_repeat_bit_for_bit[{name}]": "its golden losses stay"
-        for name in ("dhen", "dhen-concat", "autoint", "xdeepfm", "wukong-full", "wukong-attentive", "masknet-serial")
+        for name in (
+            "dhen",
+            "dhen-concat",
+            "dhen-pairs",
+            "autoint",
+            "xdeepfm",
+            "wukong-full",
+            "wukong-attentive",
+            "masknet-serial",
+        )
     },
     **{
         f"tests/data/test_block_checksum.py::test_any_bit_of_a_file_is_harmless_or_named[{first}]": "the first stays"
@@ -216,6 +226,7 @@ DRILLS = {
             "dnn-ple",
             "dhen",
             "dhen-concat",
+            "dhen-pairs",
         )
     },
     "tests/features/test_prepare_cluster.py::test_cluster_and_single_process_resume_each_other[a cluster-fit-2]": (
