@@ -34,7 +34,7 @@ def measure(count: int) -> dict[str, Any]:
     counts = ValueCounts(values, random.zipf(1.5, count).clip(1, 10**6))
     measured: dict[str, Any] = {"values": count}
     for form in ("plain", "compact"):
-        config = LearnedHashConfig.model_validate({"rows": max(8, count // 10), "map": form})
+        config = LearnedHashConfig.model_validate({"rows": max(8, count // 10), "map": form, "min_count": 1})
         started = time.perf_counter()
         encoder, _ = config.fit_with_proxy(counts, ProxyVectors(vectors_ND))
         measured[f"{form}_build_s"] = time.perf_counter() - started

@@ -50,6 +50,7 @@ from ziggurat.embeddings.tower_transform.exchanges import HostRanks
 from ziggurat.embeddings.tower_transform.host_stage import exchange_within_hosts
 from ziggurat.optim.rows import fused_optimizer
 from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.groups import new_group
 from ziggurat.parallel.shared_memory import SharedSlots, shared_slots
 from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
@@ -439,6 +440,6 @@ def _column_groups(plan: Plan, specs: Sequence[TableSpec]) -> dict[tuple[str, Sp
         for rows, ranks in holders.items():
             key = tuple(sorted(ranks))
             if key not in made:  # torch requires every rank to create every group
-                made[key] = cast("dist.ProcessGroup", dist.new_group(list(key))) if len(key) > 1 else None
+                made[key] = new_group(key) if len(key) > 1 else None
             groups[spec.name, rows] = made[key]
     return groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Generator
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.parallel.config import DDP, FSDP, HSDP, ParallelConfig, Precision
+from ziggurat.parallel.groups import limit_waits, new_group
 from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.shared_memory_ddp import SharedMemoryDDP
 from ziggurat.parallel.world import World
@@ -61,7 +62,7 @@ def parallelise(
             slots = shared_slots(config, world, device) if dense.hook == "none" and whole else None
             return _replicated(module, dense, device) if slots is None else SharedMemoryDDP(module, slots)
         case FSDP():
-            mesh = init_device_mesh(device.type, (world.size,))
+            mesh = limit_waits(init_device_mesh(device.type, (world.size,)))
             return _sharded(module, dense, mesh)
         case HSDP():
             size = dense.shard_size or world.local_size
@@ -70,7 +71,8 @@ def parallelise(
                     f"parallel.dense.shard_size: {size} does not divide the {world.size} ranks",
                     "choose a divisor, or leave it out to use the ranks of a host",
                 )
-            mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicate", "shard"))
+            shape = (world.size // size, size)
+            mesh = limit_waits(init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard")))
             return _sharded(module, dense, mesh)
 
 
@@ -111,9 +113,7 @@ def checkpoint_activations(module: nn.Module) -> None:
 
 
 def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Module:
-    group = cast(
-        "dist.ProcessGroup", dist.new_group()
-    )  # a separate group: backward also exchanges the tables' gradients
+    group = new_group()  # a separate group: backward also exchanges the tables' gradients
     wrapped = DistributedDataParallel(
         module,
         device_ids=[device.index] if device.type == "cuda" else None,

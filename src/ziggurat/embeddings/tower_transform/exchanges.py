@@ -25,6 +25,7 @@ from torch.autograd import Function
 from ziggurat.embeddings.tower_transform.host_memory import HostMemory
 from ziggurat.embeddings.wire import Kind, Wire
 from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.groups import new_group
 from ziggurat.parallel.shared_memory import slots_of_host
 from ziggurat.parallel.world import World
 
@@ -261,5 +262,5 @@ def _peers(world: World, local: int) -> list[int]:
 
 def _group_of(world: World, groups: Sequence[Sequence[int]]) -> dist.ProcessGroup:
     """Creates the groups, as torch requires on every rank; returns that of this rank."""
-    made = [(ranks, cast("dist.ProcessGroup", dist.new_group(list(ranks)))) for ranks in groups]
+    made = [(ranks, new_group(ranks)) for ranks in groups]
     return next(group for ranks, group in made if world.rank in ranks)

@@ -11,7 +11,8 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from datetime import timedelta
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -111,7 +112,7 @@ class RankGroups:
                 "choose a divisor, or leave group_size out to use all ranks",
             )
         groups = tuple(tuple(every[first : first + size]) for first in range(0, len(every), size))
-        own = dist.new_group(list(groups[rank // size]), use_local_synchronization=True)
+        own = dist.new_group(list(groups[rank // size]), timeout=_timeout(within), use_local_synchronization=True)
         return cls(cast("dist.ProcessGroup", own), groups, rank // size, rank % size)
 
     def check_settings_agree(self, described: Mapping[str, str]) -> None:
@@ -315,3 +316,12 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def _rounded_up(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _timeout(group: dist.ProcessGroup | None) -> timedelta:
+    """Returns how long exchanges of a group wait; torch gives each new one 30 minutes of its own."""
+    found = group or dist.group.WORLD
+    assert found is not None
+    device = torch.device("cpu" if torch.device("cpu") in found._device_types else "cuda")  # pyright: ignore[reportPrivateUsage]
+    backend: Any = found._get_backend(device)  # pyright: ignore[reportPrivateUsage] - torch has no public name
+    return backend.options._timeout
