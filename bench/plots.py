@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -33,10 +34,10 @@ def canvas_of(path: Path, width: float, height: float) -> Generator[Canvas]:
     with mpl.rc_context({"svg.hashsalt": "ziggurat", "font.size": 9}):
         canvas = Canvas(figsize=(width, height), layout="constrained", facecolor="white")
         yield canvas
+        drawn = io.StringIO()
+        canvas.savefig(drawn, format="svg", metadata={"Date": None})
         with atomic_file(path) as temporary:
-            canvas.savefig(temporary, format="svg", metadata={"Date": None})
-            drawn = temporary.read_text(encoding="utf-8")
-            temporary.write_text(_numbered_clips(drawn), encoding="utf-8")
+            temporary.write_text(_numbered_clips(drawn.getvalue()), encoding="utf-8")
 
 
 def _numbered_clips(drawn: str) -> str:

@@ -141,7 +141,7 @@ def run(context: Context) -> Result:
             measured: list[Measured] = []
             for seed in seeds:
                 measure = partial(_case, data, seed, context, folder / data.name)
-                measured.append(Measured.of(stored.get(f"{data.name}, seed {seed}", measure)))
+                measured.append(Measured(**stored.get(f"{data.name}, seed {seed}", measure)))
             figures += figures_of(data, measured, quick=context.quick)
         for flats in folder.glob("*/flat-*"):
             shutil.rmtree(flats)
@@ -163,14 +163,10 @@ class Measured:
     partitions: dict[str, list[list[str]]]
     loads: dict[str, float]
 
-    @classmethod
-    def of(cls, case: Mapping[str, Any]) -> Measured:
-        """Returns it from a stored case."""
-        return cls(case["outcomes"], case["partitions"], case["loads"])
-
 
 def _case(data: Data, seed: int, context: Context, folder: Path) -> dict[str, Any]:
-    """Trains all models of a seed, or takes them from an earlier run that was interrupted."""
+    """Trains all models of a seed, or takes them from an earlier run that was interrupted; returns a :class:`Measured`
+    as JSON values."""
     flat = data.flat(seed)
     dataset = prepared(flat, folder / str(seed))
     found: dict[int, Partition] = {}

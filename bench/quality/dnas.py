@@ -249,7 +249,7 @@ def _planted_figures(outcomes: Sequence[Mapping[str, Any]]) -> list[Figure]:
         values = outcome["values"]
         layers = [str(values[name]) for name in sorted(values) if name.startswith("layer.")]
         # Products beside the layers are of pairs of columns: they do not raise the order of one layer of products.
-        found.append(float(max(layers_of_products(layers), int(bool(values[PAIRS]))) == 1))
+        found.append(float(max(layers_of_products(layers), values[PAIRS]) == 1))
         signal, noise = (statistics.fmean(values[f"table.{name}.dim"] for name in names) for names in (SIGNAL, NOISE))
         narrower.append(signal / noise)
     return [

@@ -123,8 +123,8 @@ def planted(folder: Path, rows: int) -> Experiment:
 def planted_search(own: Mapping[str, float]) -> ArchitectureSearchConfig:
     """Returns a search that keeps all rows and may spend half of the bytes: it has to decide on which columns.
 
-    Masks are soft, as no column tells anything alone: of hard ones each step trains one interaction of many, and
-    products of late vectors are not learnt in time (docs/search.md says when to choose so).
+    Masks are soft, as no column tells anything alone: products begin to be learnt late, and with hard masks, of which a
+    step trains one interaction of many, θ is decided before (docs/search.md says when to choose which).
     """
     limits = {"flops": own["flops"], "bytes": own["bytes"] / 2}
     values = {"tables": {"rows": [1.0]}, "limits": limits, "supernet": {"masks": "soft"}}

@@ -166,7 +166,7 @@ class ComposedSpace(SearchSpace):
         ]
         bottom = config.bottom.config("bottom", values) if self.dims.dense else MLP.Config(hidden=())
         head = SharedBottom.Config(bottom=config.top.config("top", values))
-        pairs = bool(values.get(PAIRS, False))
+        pairs = values.get(PAIRS, False)
         return DHEN.Config(
             stack=tuple(stack), bottom=bottom, dense_vectors=config.dense_vectors, pairs=pairs, head=head
         )
